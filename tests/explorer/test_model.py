@@ -12,6 +12,8 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.cli.main import main
 from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.explorer.model_page import model_page
+from blockbuster_fusion.explorer.plan_data import plan_data
 from blockbuster_fusion.plans.plan import SizePlan, Step
 from blockbuster_fusion.report.collect import report_of
 from blockbuster_fusion.report.report import Note
@@ -21,8 +23,7 @@ from helpers.plans import kernel_step, layered, library_step, misc_step, plan_of
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
-from blockbuster_fusion.explorer.model import ModelExploration, model_data, plan_data  # noqa: E402
-from blockbuster_fusion.explorer.model_page import model_page  # noqa: E402
+from blockbuster_fusion.explorer.model import ModelExploration, model_data  # noqa: E402
 
 KERNELS = {"library": "never", "materialise": ["add", "add_*"]}
 """Each layer ends with an array in memory."""
@@ -341,7 +342,7 @@ def test_a_kernel_s_page_opens_in_the_model_s(model: Browser, twelve) -> None:
             model.click("#return")
         model.wait(f"!({OPEN})")
         assert model.value(FRAGMENT) == f"step-{number}"
-    model.value("document.getElementById('table').focus()")
+    model.value("document.getElementById('grid').focus()")
     model.press("Enter")
     model.wait(OPEN)
 

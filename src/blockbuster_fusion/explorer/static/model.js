@@ -6,7 +6,7 @@ const ORDERS = [["plan", "in order"], ["time", "by time"], ["bytes", "by bytes"]
 const HEADS = { steps: ["step", "time", "share", "bytes"], arrays: ["array", "bytes", "decided by", "if fused"] };
 const state = { row: null, fold: null, arrays: null, open: new Set(), order: "plan", filter: "", view: "steps", kernel: null };
 
-const table = new TableView(byId("table"), { choose: (at, reader) => chooseItem(at, reader), toggle: (at) => toggle(table.items[at].fold), enter: () => enter() });
+const table = new TableView(byId("table"), byId("grid"), { choose: (at, reader) => chooseItem(at, reader), toggle: (at) => toggle(table.items[at].fold), enter: () => enter() });
 const flow = new FlowView(byId("scroll"), byId("steps-graph"), {
   chooseRow: (row) => choose({ row }, true), chooseFold: (fold) => { toggle(fold); choose({ fold }); }, chooseArrays: (arrays) => choose({ arrays }, true),
 });
@@ -59,10 +59,10 @@ function renderTable() {
   table.draw(items(), make, -1);
   table.mark(place());
   byId("none").textContent = table.items.length ? "" : "Nothing has this name.";
-  byId("heads").replaceChildren(...HEADS[state.view].map((text, at) => html("span", { class: `head-${at}` }, text)));
+  byId("heads").replaceChildren(...HEADS[state.view].map((text, at) => html("span", { role: "columnheader", class: `head-${at}` }, text)));
   byId("show-steps").setAttribute("aria-pressed", String(state.view === "steps"));
   byId("show-arrays").setAttribute("aria-pressed", String(state.view === "arrays"));
-  byId("table").setAttribute("aria-label", state.view === "steps" ? "Steps of the plan" : "Stored arrays");
+  byId("grid").setAttribute("aria-label", state.view === "steps" ? "Steps of the plan" : "Stored arrays");
 }
 
 function renderAbout() {
@@ -158,7 +158,7 @@ function closeKernel() {
   byId("kernel").hidden = true;
   byId("kernel-page").replaceChildren();
   renderAddress();
-  byId("table").focus();
+  byId("grid").focus();
 }
 
 // -------------------------------------------------------------------- the address
@@ -192,8 +192,9 @@ function openPanel(name) {
 
 function build() {
   byId("title").textContent = data.title;
-  byId("subtitle").textContent = `${data.target} (${data.machine}): ${data.summary[0]}`;
-  byId("answers").replaceChildren(...data.answers.map((found) => answer(found, actions)));
+  const captured = data.sections.map((each) => each.captured).find(Boolean);
+  byId("subtitle").textContent = `${data.target} (${data.machine}): ${[captured, data.summary[0]].filter(Boolean).join("; ")}`;
+  byId("answers").replaceChildren(...data.answers.map((found) => answer(data, found, actions)));
   byId("answers").hidden = !data.answers.length;
   byId("order").append(...ORDERS.map(([value, text]) => html("option", { value }, text)));
   const largest = folds.reduce((best, fold, at) => (fold.share > (best < 0 ? -1 : folds[best].share) ? at : best), -1);
@@ -227,8 +228,8 @@ function keys(event) {
   const typed = event.target instanceof HTMLElement ? event.target.tagName : "";
   if (state.kernel) return event.key === "Escape" ? closeKernel() : undefined;
   if (typed === "INPUT") {
-    if (event.key === "Escape") { byId("filter").value = ""; show({ filter: "" }); byId("table").focus(); }
-    if (event.key === "Enter" || event.key === "ArrowDown") { event.preventDefault(); byId("table").focus(); move(1); }
+    if (event.key === "Escape") { byId("filter").value = ""; show({ filter: "" }); byId("grid").focus(); }
+    if (event.key === "Enter" || event.key === "ArrowDown") { event.preventDefault(); byId("grid").focus(); move(1); }
     return;
   }
   if (typed === "SELECT" || (event.key === "Enter" && ["BUTTON", "SUMMARY", "A"].includes(typed))) return;

@@ -19,24 +19,30 @@ function aboutRow(data, at, actions) {
   if (row.time) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
+    if (row.predicted) parts.push(html("p", { class: "soft" }, `${duration(row.predicted)} were predicted.`));
   } else parts.push(html("p", { class: "soft" }, "Its time is not known."));
   parts.push(html("p", {}, traffic(row)));
   if (row.program !== null && row.program !== undefined) {
     parts.push(html("p", { class: "doors" },
       button("Block program", () => actions.open(at, row.moments.runs)), button("Fusion steps", () => actions.open(at, "step-0")), button("Source", () => actions.open(at, row.moments.source))));
   }
-  parts.push(aboutRival(row), aboutArrays(data, at, actions));
+  parts.push(aboutRival(data, row), aboutArrays(data, at, actions));
   if (row.lines.length) {
     parts.push(section("Lines of the model", html("dl", { class: "lines" }, ...row.lines.flatMap((line) => [html("dt", {}, line), html("dd", {}, html("code", {}, data.lines[line] || ""))]))));
   }
   const operators = Object.entries(row.operators || {});
   if (operators.length) parts.push(section(operators.length > 1 ? `${operators.length} operators` : "Operator", html("dl", { class: "operators" }, ...operators.flatMap(([name, operator]) => [html("dt", {}, name), html("dd", {}, operator)]))));
-  if (row.kernels && row.kernels.length) parts.push(section(row.kernels.length > 1 ? "Kernels" : "Kernel", list(...row.kernels.map((name) => html("code", {}, name)))));
+  if (row.launches && row.launches.length) {
+    parts.push(section(row.launches.length > 1 ? `${row.launches.length} kernels` : "Kernel", html("dl", {}, ...row.launches.flatMap((launch) => [html("dt", {}, launch.name), html("dd", {}, `${moves(launch)}.`)])),
+      row.config ? html("p", { class: "soft" }, `Configuration: ${row.config}`) : null));
+  }
   return parts.filter(Boolean);
 }
 
+const moves = (each) => `Reads ${amount(each.bytes_read)}, writes ${amount(each.bytes_written)}${each.flops ? `, ${amount(each.flops, "flop")}` : ""}`;
+
 function traffic(row) {
-  const words = [`Reads ${amount(row.bytes_read)}, writes ${amount(row.bytes_written)}`, row.flops ? `, ${amount(row.flops, "flop")}` : ""];
+  const words = [moves(row)];
   if (row.time && row.time.seconds) words.push(`: ${amount((row.bytes_read + row.bytes_written) / row.time.seconds, "B/s")}`, row.flops ? `, ${amount(row.flops / row.time.seconds, "flop/s")}` : "");
   return `${words.join("")}.`;
 }
@@ -47,7 +53,7 @@ function steps(numbers) {
 }
 
 // The runner-up: the times of both, and why it lost.
-function aboutRival(row) {
+function aboutRival(data, row) {
   const rival = row.rival;
   if (!rival) return row.reason ? section("Why PyTorch runs it", html("p", {}, row.reason)) : null;
   const most = Math.max(...[rival.kernels, rival.library].map((known) => (known ? known.seconds : 0)), 1e-12);
@@ -55,17 +61,22 @@ function aboutRival(row) {
   const more = rival.operators && rival.operators.length > Object.keys(row.operators || {}).length ? html("p", { class: "soft" }, `Weighed together: ${rival.operators.join(", ")}.`) : null;
   return section("The runner-up, and why it lost",
     line("Kernels", rival.kernels, "kernels", rival.by === "library"), line("PyTorch", rival.library, "library", rival.by === "kernels"),
-    rival.kernels || rival.library ? null : html("p", {}, rival.words), rival.reason ? html("p", {}, rival.reason) : null, more,
+    rival.kernels || rival.library ? null : html("p", {}, rival.words), rival.reason ? html("p", {}, rival.reason) : null, rival.by === "kernels" ? margin(data) : null, more,
     rival.config ? html("p", { class: "soft" }, `Configuration of these kernels: ${rival.config}`) : null);
 }
 
 function aboutArrays(data, at, actions) {
   const near = data.arrays.filter((array) => array.from === at || array.to === at);
   if (!near.length) return section("Why it is not fused further", html("p", {}, "It reads inputs of the model alone, and no other step reads its results."));
-  return section("Why it is not fused further", ...near.map((array) => aboutArray(array, at, actions)));
+  const alike = new Map(); // the same from several layers is told once
+  for (const array of near) {
+    const key = JSON.stringify([array.from === at, actions.name(array.from === at ? array.to : array.from), array.bytes, array.reason]);
+    alike.set(key, [...(alike.get(key) || []), array]);
+  }
+  return section("Why it is not fused further", ...[...alike.values()].map((several) => aboutArray(several[0], at, actions, several.length)));
 }
 
-function aboutArray(array, at, actions) {
+function aboutArray(array, at, actions, several = 1) {
   const other = (row) => (row === null ? "" : link(actions.name(row), () => actions.chooseRow(row)));
   const what = amount(array.bytes), next = array.crosses ? " in the next layer" : "";
   let words;
@@ -73,6 +84,7 @@ function aboutArray(array, at, actions) {
   else if (array.from === array.to && !array.crosses) words = [`stores ${what} between its own kernels`];
   else if (array.from === at) words = array.to === null ? [`stores ${what}`] : [`stores ${what} for `, other(array.to), next];
   else words = [`reads ${what} that `, other(array.from), " stores", array.crosses ? " in the layer before" : ""];
+  if (several > 1) words.push(`, in ${several} places`);
   const costs = array.fused === null ? null : html("p", { class: "soft" }, `Fused ${timed({ seconds: array.fused, basis: array.basis })}${array.now === null ? "" : `, now ${duration(array.now)}`}`);
   return html("div", { class: `reason by-${array.decided}` }, html("p", { class: "what" }, ...words), html("p", {}, array.reason), costs);
 }
@@ -95,12 +107,14 @@ function aboutModel(data) {
   return [...parts, ...data.notes.map((note) => html("details", {}, html("summary", {}, note.title), list(...note.lines)))];
 }
 
-function answer(found, actions) {
+const margin = (data) => (data.margin ? html("p", { class: "soft" }, data.margin) : null);
+
+function answer(data, found, actions) {
   const where = found.layers ? ` (${found.layers})` : "";
   const why = found.why.slice(0, 2), rest = found.why.length - why.length;
   return html("article", { class: `answer ${found.kind}` },
     html("h2", {}, found.kind === "kernels" ? "Which kernel costs most?" : "Which step costs most?"),
     html("p", {}, link(found.name, () => actions.chooseRow(found.row)), `${where}, run by ${found.by === "PyTorch" ? "PyTorch" : found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
     html("h2", {}, "Why is it not fused further?"),
-    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null));
+    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null), found.kind === "library" ? margin(data) : null);
 }

@@ -3,8 +3,8 @@
 const HEIGHT = 44, MANY = 400;
 
 class TableView {
-  constructor(element, { choose, toggle, enter }) {
-    Object.assign(this, { element, items: [], chosen: -1 });
+  constructor(element, grid, { choose, toggle, enter }) {
+    Object.assign(this, { element, grid, items: [], chosen: -1 });
     element.addEventListener("click", (event) => {
       const row = event.target.closest("[data-at]");
       if (!row) return;
@@ -19,7 +19,7 @@ class TableView {
   // An item is a row, a fold, an array or a heading; `make` gives its cells.
   draw(items, make, chosen) {
     Object.assign(this, { items, make, chosen });
-    this.element.setAttribute("aria-rowcount", items.length);
+    this.grid.setAttribute("aria-rowcount", items.length + 1);
     this.fill();
   }
 
@@ -38,7 +38,7 @@ class TableView {
   row(at) {
     const { kind, level = 1, open, cells } = this.make(this.items[at]);
     return html("div", {
-      role: "row", id: `row-${at}`, "data-at": at, class: `row ${kind}`, "aria-rowindex": at + 1, "aria-level": level,
+      role: "row", id: `row-${at}`, "data-at": at, class: `row ${kind}`, "aria-rowindex": at + 2, "aria-level": level,
       "aria-expanded": open === undefined ? null : String(open),
     }, ...cells);
   }
@@ -47,8 +47,8 @@ class TableView {
     this.chosen = chosen;
     if (reveal && chosen >= 0) this.reveal(chosen);
     for (const row of this.element.children) row.setAttribute("aria-selected", String(Number(row.dataset.at) === chosen));
-    if (chosen >= 0) this.element.setAttribute("aria-activedescendant", `row-${chosen}`);
-    else this.element.removeAttribute("aria-activedescendant");
+    if (chosen >= 0) this.grid.setAttribute("aria-activedescendant", `row-${chosen}`);
+    else this.grid.removeAttribute("aria-activedescendant");
   }
 
   reveal(at) {
