@@ -22,6 +22,7 @@ FIRST, MODELS = 0, 16
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "1000"))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + MODELS))
 def test_random_models(seed: int) -> None:
     fuzzer = Models()

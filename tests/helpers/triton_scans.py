@@ -97,7 +97,7 @@ SPLIT_SCANS: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule
 """The same with a schedule."""
 SLOW = (
     *("long products", "long logarithms", "twice", "serial logarithms"),
-    *("split products", "split minima", "two scans"),
+    *("split products", "split minima", "two scans", "long minima", "split logarithms"),
 )
 """Triton's interpreter calls a function for each element of these; a full run has them too."""
 if not FULL:

@@ -104,6 +104,7 @@ def test_fused_programs_and_their_kernels(name: str) -> None:
         np.testing.assert_allclose(made, wanted, rtol=0, atol=2e-6 * scale)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("spec", ["M K", "33 2050", "33 16"])
 def test_scans_in_c(name: str, spec: str) -> None:

@@ -44,6 +44,7 @@ def tiles_of(graph: bb.Graph) -> dict[str, int]:
     return {label: t for label, t in ragged_tiles(graph).items() if label not in units}
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_mean_the_same(name: str) -> None:
     program = bb.examples.find(name)

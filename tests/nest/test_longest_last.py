@@ -38,6 +38,7 @@ def one_kernel(program: ArrayProgram, schedule: Schedule | None = None) -> Kerne
     return choose(request)[0].scheduled()[0].kernels[0]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_rows_of_attention(name: str) -> None:
     kernel = one_kernel(FORMS[name].traced())
@@ -101,6 +102,7 @@ def visited(kernel: Kernel, sizes: dict[str, int]) -> list[tuple[int, ...]]:
     return found
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("group", [1, 2, 5, 32])
 @pytest.mark.parametrize("name", ["added_mask", "groups_of_heads", "offset_that_is_an_input"])
 @pytest.mark.parametrize("rows", [1, 16, 70])

@@ -40,6 +40,7 @@ def chosen(name: str, dtype: str | None) -> Kernel:
     return kernel
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_one_kernel_that_skips_what_positions_mask(name: str) -> None:
     form = FORMS[name]
@@ -104,6 +105,7 @@ ALIKE = {
 """Forms whose kernels differ little from others': these are run when there is time."""
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long) if n in ALIKE else n for n in FORMS]
 )

@@ -59,6 +59,7 @@ def test_text_round_trip(name: str) -> None:
         assert any(isinstance(s, For) and s.carried for k in nest.kernels for s in k.statements)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", RUNNING)
 @pytest.mark.parametrize("parts", [0, 3, 16])
 @pytest.mark.parametrize("tiles", [{"M.0": 4, "K.0": 7}, {"M.0": 3, "K.0": 64}])

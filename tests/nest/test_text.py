@@ -28,6 +28,7 @@ Nest("scale", [
 """
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
 def test_kernels_of_a_nest_that_was_read_back_are_the_same(name: str) -> None:
     graph = bb.fuse(bb.lower(bb.examples.find(name))).snapshots[-1]

@@ -113,6 +113,7 @@ def test_names_that_the_text_has_for_itself():
 FUZZ = int(os.environ.get("BLOCKBUSTER_FUZZ", "200"))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_programs(seed):
     check_random_program(seed)

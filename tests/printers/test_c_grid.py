@@ -70,6 +70,7 @@ def test_every_order_and_chunk_gives_the_same_results(name: str) -> None:
                 np.testing.assert_array_equal(x, usual[name], err_msg=f"{order}, {chunk}")
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_programs_in_any_order(seed: int) -> None:
     program = random_program(seed)

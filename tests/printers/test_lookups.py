@@ -56,6 +56,7 @@ def test_what_is_known_of_the_width_is_read_once() -> None:
     assert unit_axes(bb.lower(traced("embedding", D=768)), "cpu") == ("D",)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("name", FORMS)
 def test_as_exact_as_the_dtype(name: str, dtype: str) -> None:
@@ -129,6 +130,7 @@ def test_every_snapshot_keeps_the_rules(schedule: Schedule) -> None:
 # ------------------------------------------------------------- places outside of the table
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("place", [-1, 37, 10**7, -(2**63), 2**63 - 1])
 @pytest.mark.parametrize("name", sorted(set(FORMS) - {"columns"}))
 def test_a_place_outside_is_an_index_error(name: str, place: int) -> None:

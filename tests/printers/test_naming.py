@@ -86,6 +86,7 @@ def test_many_names_are_distinct_and_told_in_linear_time() -> None:
     assert tries < 5 * len(made)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:12]))
 def test_printed_kernels_have_identifiers_and_comments_only(name: str) -> None:
     traced = program(name)

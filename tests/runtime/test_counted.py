@@ -152,7 +152,7 @@ def assert_counted(program: Executable, arrays: list[np.ndarray], *, knows_place
         np.testing.assert_array_equal(made, wanted)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", CASES)
 def test_predicted_bytes_are_those_that_kernels_count(name: str) -> None:
     case = CASES[name]

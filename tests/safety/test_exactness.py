@@ -101,6 +101,7 @@ def outputs(graph: bb.Graph, inputs: dict[str, np.ndarray]) -> dict[str, np.ndar
     return dict(bb.interpret(graph, inputs, tiles).items())
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "dtype"), crossed(list(bb.examples.EXAMPLES), list(EXACT)))
 def test_at_most_twice_the_error_of_pytorch(name: str, dtype: str) -> None:
     for case, (reference, own) in measured(name, dtype).items():

@@ -58,6 +58,7 @@ def test_every_snapshot_is_careful(name: str, kind: str) -> None:
                 check(form, inputs, made, "float32", (rules, number, tiles))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", FORMS)
 def test_compiled_programs_are_careful(name: str) -> None:
     form = FORMS[name]
@@ -67,6 +68,7 @@ def test_compiled_programs_are_careful(name: str) -> None:
         check(form, inputs, compiled(**inputs)[0], "float32", kind)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", ["product", "factor", "logsumexp", "exp_contracted", "softmax"])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_other_dtypes(name: str, dtype: str) -> None:
@@ -272,6 +274,7 @@ EMPTY = [
 ]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("function", "empty", "specs"), EMPTY)
 @pytest.mark.parametrize("target", ["cpu", "interpret"])
 def test_axes_without_elements(function, empty: str, specs: dict[str, str], target: str) -> None:

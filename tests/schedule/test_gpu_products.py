@@ -297,6 +297,7 @@ def label(kernel: Mapping[str, Any]) -> str:
     return f"{kernel['case']} {'x'.join(map(str, kernel['sizes'].values()))}"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("kernel", recorded(), ids=label)
 def test_predictions_rank_what_was_measured(kernel: dict[str, Any]) -> None:
     """The configuration of the least predicted time is nearly the fastest of those measured."""

@@ -223,6 +223,7 @@ def longer(x: Tensor) -> Tensor:
     return torch.randn(shape).to(x.dtype)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("is_longer", [False, True])
 @pytest.mark.parametrize("name", [*DEFINITIONS, *BFLOAT])
 def test_definitions_are_matched(

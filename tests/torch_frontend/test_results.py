@@ -174,6 +174,7 @@ RESULTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_lie_as_in_eager_mode(name: str) -> None:
     """Once slices moved up to inputs, which were given out then, and results had other strides."""
@@ -254,6 +255,7 @@ def cut(x: Tensor, r: random.Random) -> list[Tensor]:
     return [*x.unbind(dim)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("movement", MOVEMENTS)
 def test_a_moved_slice_is_the_same_slice(movement: str) -> None:
     """A slice has one shape, dtype and value, wherever it is cut: `squeeze` took more away from a

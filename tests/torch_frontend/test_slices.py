@@ -343,11 +343,13 @@ CASES: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CASES)
 def test_as_eager(name: str) -> None:
     check(Weighted(CASES[name], numbers(6, 8)), numbers(4, 6))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "name",
     [
