@@ -385,3 +385,33 @@ def test_a_notebook_s_frame(browser: Browser, tmp_path: Path) -> None:
     browser.look()
     browser.open(file.as_uri())
     assert browser.complaints == []
+
+
+def test_results_that_become_accumulators_have_a_dot(attention: Browser) -> None:
+    """Cells keep their elements from step to step, so a ring may change its kind."""
+    dots = (
+        "[...document.querySelectorAll('#world .inner')]"
+        ".filter(e => getComputedStyle(e).display !== 'none')"
+        ".map(e => e.closest('.cell').dataset.key).sort()"
+    )
+    rings = "[...document.querySelectorAll('.cell.accumulate')].map(e => e.dataset.key).sort()"
+    for _ in range(17):
+        attention.press("ArrowRight")
+        assert attention.value(dots) == attention.value(rings), attention.value(FRAGMENT)
+    assert len(attention.value(rings)) == 3
+
+
+def test_the_listing_opens_at_what_a_step_made(attention: Browser) -> None:
+    marked = "[...document.querySelectorAll('#lines li.new')].map(e => e.textContent.trim())"
+    go(attention, "step-17")
+    made = attention.value(marked)
+    assert made[0] == "for n in range(N):"
+    assert made[-1] == "t7 += dot(t4,t6)"
+    assert "t8 = 1/t5" not in made
+    first = (
+        "(([a, b]) => a.top >= b.top - 1 && a.bottom <= b.bottom)(['#lines li.new', '#lines']"
+        ".map(s => document.querySelector(s).getBoundingClientRect()))"
+    )
+    for number in range(1, 18):
+        go(attention, f"step-{number}")
+        assert attention.value(first), number

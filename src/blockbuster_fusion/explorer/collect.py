@@ -9,6 +9,7 @@ from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, KernelMoments
 from blockbuster_fusion.explorer.measured import measured
+from blockbuster_fusion.explorer.snapshot_words import cost_words, snapshot_words
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.graph import Graph
@@ -73,16 +74,18 @@ def program_data(
 
 def snapshot_rows(fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
-    rows: list[Data] = [
-        {"name": "unfused", "moment": "step-0", "cost": _cost(fusion.initial, sizes), "reasons": []}
-    ]
+    first = _cost(fusion.initial, sizes)
+    rows: list[Data] = [{"name": "unfused", "moment": "step-0", "cost": first, "reasons": []}]
     for number, graph in enumerate(fusion.fused):
+        last, own = fusion.trace.snapshots[number], _cost(graph, sizes)
+        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes)
         rows.append(
             {
                 "name": f"snapshot {number + 1}",
                 "number": number + 1,
-                "moment": f"step-{fusion.trace.snapshots[number]}",
-                "cost": _cost(graph, sizes),
+                "moment": f"step-{last}",
+                "cost": own,
+                "said": [*words, cost_words(first, own)],
                 "precision": str(fusion.safety[number].precision),
                 "reasons": reasons(fusion, number),
             }

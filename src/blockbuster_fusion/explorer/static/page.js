@@ -20,7 +20,7 @@ function render({ still = false } = {}) {
   const moment = moments[state.at], frame = frameOf(moment), past = state.before && Boolean(moment.rule);
   document.body.classList.toggle("before", past);
   renderCosts(past ? moments[state.at - 1] : moment); // first: it gives the graph's window its height
-  graph.draw(frame, past ? { matched: moment.matched, still } : { made: moment.made || [], still });
+  graph.draw(frame, past ? { matched: moment.matched, focus: moment.focus, still } : { made: moment.made || [], focus: moment.focus, still });
   const arrays = {};
   for (const box of frame.boxes) {
     for (const name of box.kind === "array" ? box.names : []) arrays[name] = "interior";
@@ -161,9 +161,9 @@ function buildSteps() {
 function stepLink(moment) {
   const index = moment.group === "fusion" ? moment.id.replace("step-", "") : "";
   const rule = moment.rule ? `${moment.rule.number ? `rule ${moment.rule.number}` : "extended"}${moment.rule.dim ? ` · ${moment.rule.dim}` : ""}` : "";
-  const side = moment.snapshot ? html("small", {}, html("span", { class: "badge" }, `snapshot ${moment.snapshot}`)) : html("small", {}, rule);
+  const badge = moment.snapshot ? html("span", { class: "badge" }, `snapshot ${moment.snapshot}`) : null;
   return html("a", { href: `#${moment.id}`, class: moment.rule && moment.rule.extends ? "extends" : null },
-    html("i", {}, index), html("span", {}, moment.title.replaceAll("_", " ")), side);
+    html("i", {}, index), html("span", {}, moment.short ? moment.short.replaceAll("`", "") : moment.title.replaceAll("_", " ")), html("small", {}, rule, badge));
 }
 
 function buildTexts() {

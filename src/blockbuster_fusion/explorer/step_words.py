@@ -1,0 +1,175 @@
+"""A step of a fusion in words: the operators that it joins or moves, and the lists that go."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from blockbuster_fusion.explorer.operator_words import Operators
+from blockbuster_fusion.fusion.trace import Step
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.listing import Listed, listed
+from blockbuster_fusion.ir.ops import Map, Value
+from blockbuster_fusion.ir.tiling import DEFAULT_TILE, given_extents
+
+_PHRASES = {
+    "fuse_consecutive_maps": (
+        "join {a} with {b}",
+        "Joins the loop over {dim} of {a} with that of {b}.",
+    ),
+    "fuse_sibling_maps": (
+        "join {a} and {b}",
+        "Joins the loops over {dim} of {a} and of {b}: each block of {shared} is loaded once.",
+    ),
+    "fuse_map_with_reduction": (
+        "add up {a} as it is made",
+        "Adds up the blocks of {a} in the loop over {dim} that makes them.",
+    ),
+    "fuse_consecutive_elementwise": (
+        "{a} and {b} as one",
+        "Computes {a} and {b} as one expression.",
+    ),
+    "swap_scale_dot": ("move {a} behind {b}", "Moves {a} behind {b}."),
+    "swap_shift_dot": ("move {a} behind {b}", "Moves the shift {a} behind {b}."),
+    "swap_row_column_scale": ("swap {a} and {b}", "Lets {a} and {b} change places."),
+    "extend_map": (
+        "move {b} into the loop over {dim}",
+        "Moves the loop of {b}, with what lies beside it, into the loop over {dim}.",
+    ),
+    "extend_map_over_producers": (
+        "move {b} into the loop over {dim}",
+        "Moves the loop of {b} into the loop over {dim} that reads its result.",
+    ),
+    "peel_first_iteration": (
+        "first iteration over {dim} apart",
+        "Takes the first iteration out of the loop over {dim}, and {b} to it.",
+    ),
+    "duplicate_mapped_scale": ("copy {a} for {b}", "Copies {a} for one of its readers, {b}."),
+    "recompute_producer": ("compute {a} again for {b}", "Computes {a} a second time, for {b}."),
+    "rederive_list": (
+        "derive the list for {b} anew",
+        "Computes what {b} makes from a list that {a} loads anyway.",
+    ),
+    "interchange_loops": (
+        "change loops of {a}",
+        "The loops of {a} change places, so that the outer one is over {dim}.",
+    ),
+    "drop_softmax_shift": ("drop the shift before {b}", "Drops the shift {a} before {b}."),
+    "expand_square_of_shift": (
+        "expand the square of {a}",
+        "Expands the square of the difference {a}, which {b} reads.",
+    ),
+}
+"""By rules: for the list of steps, and as a sentence. A rule of a user's own has a general one."""
+REPEATING = ("extend_map", "extend_map_over_producers")
+"""The rules that move work into a loop, which may repeat it."""
+_GENERAL = ("{a}, {b}", "Rewrites {a} and {b}.")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The two nodes that a step matches, and the lists from the first to the second."""
+
+    step: Step
+    graph: Graph
+    found: Listed
+    operators: Operators
+
+    @property
+    def first(self) -> int:
+        return self.step.firing.nodes[0]
+
+    @property
+    def second(self) -> int:
+        return self.step.firing.nodes[-1]
+
+    @property
+    def passed(self) -> list[Value]:
+        given = dict.fromkeys(self.graph[self.second].inputs)
+        return [value for value in given if value.node == self.first]
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """The operators that make what is passed on and read it, or the makers of both results."""
+        known, values = self.operators, self.passed
+        made = [known.maker(self.graph, value) for value in values]
+        read = [name for v in values for name in known.readers(self.graph, self.second, v)]
+        first = made if any(made) else known.of(self.graph, self.first)
+        return first, read or known.of(self.graph, self.second)
+
+    def shared(self) -> list[str]:
+        """The lists that both nodes read."""
+        both = dict.fromkeys(self.graph[self.first].inputs)
+        path, names = self.step.firing.path, self.found.labels
+        found = [names.name(path, v) for v in both if v in self.graph[self.second].inputs]
+        return [name for name in found if name] or ["what both read"]
+
+
+def step_words(step: Step, sizes: Mapping[str, int]) -> tuple[str, list[str]]:
+    """A few words about a step for the list of steps, and sentences about it."""
+    found = listed(step.before)
+    pair = _Pair(step, step.before.at(step.firing.path), found, Operators(step.before, found))
+    short, long = _PHRASES.get(step.rule, _GENERAL)
+    a, b = pair.names()
+    given = {"dim": step.dim, "a": quoted(a), "b": quoted(b), "shared": joined(pair.shared())}
+    lists = [text for value in pair.passed if (text := _list_words(pair, value))]
+    sentences = [long.format(**given), *lists]
+    if step.rule in REPEATING and step.dim is not None:
+        sentences.append(_repeated(step.dim, sizes))
+    return short.format(**given), sentences
+
+
+def _list_words(pair: _Pair, value: Value) -> str:
+    """A sentence about a list that a join or a reduction takes out of memory, or leaves there."""
+    rule = pair.step.rule
+    name = pair.found.labels.name(pair.step.firing.path, value)
+    op = pair.graph.op(value.node)
+    joins = rule in ("fuse_consecutive_maps", "fuse_map_with_reduction")
+    if not joins or not name or not isinstance(op, Map) or op.modes[value.port] is not None:
+        return ""
+    if not pair.graph.type(value).is_buffered:
+        return ""
+    readers = [i for i, node in pair.graph.nodes.items() if value in node.inputs]
+    others = len(readers) > 1 or any(out.value == value for out in pair.graph.outputs)
+    if op.body.type(op.body.outputs[value.port].value).is_buffered:
+        if others:
+            return f"{name} is still stored: others read it, too."
+        return (
+            f"{name} is still in global memory, inside the loop now: its part for one block of "
+            f"{pair.step.dim} at a time."
+        )
+    if others:
+        return f"{name} is still stored for others, but its blocks are used from local memory here."
+    if rule == "fuse_map_with_reduction":
+        return f"{name} is not stored any more: only the sum is kept, in local memory."
+    return f"{name} is not stored any more: its blocks stay in local memory."
+
+
+def _repeated(dim: Dim, sizes: Mapping[str, int]) -> str:
+    """A sentence about the work that an extension repeats at these sizes, and at others."""
+    count = blocks(dim, sizes)
+    if count == 1:
+        return (
+            f"{dim} has one block at these sizes, so nothing is repeated. With several blocks of "
+            f"{dim}, all that was moved would be computed for each of them."
+        )
+    return f"{dim} has {count} blocks at these sizes: what was moved is computed for each of them."
+
+
+def blocks(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The number of blocks of a dim, with blocks of the default size."""
+    length = given_extents([dim.axis], _own(dim, sizes)).of(dim.axis)
+    return 1 if dim.unit else -(-length // DEFAULT_TILE) if dim.packed else length
+
+
+def _own(dim: Dim, sizes: Mapping[str, int]) -> dict[str, int]:
+    names = {dim.name, str(dim.axis.extent)}
+    return {name: size for name, size in sizes.items() if name in names}
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Names of operators in a sentence, at most three of them."""
+    return joined([f"`{name}`" for name in dict.fromkeys(names) if name][:3]) or "an input"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names in a sentence: `Q, KT and VT`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
