@@ -4,9 +4,12 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.explorer.operator_words import operator_name
+from blockbuster_fusion.explorer.safety_words import COSTS, NOTES, SafetyWords
 from blockbuster_fusion.explorer.snapshot_words import snapshot_words
 from blockbuster_fusion.explorer.step_words import step_words
 from blockbuster_fusion.ir.listing import labels
+from blockbuster_fusion.safety.choices import Safe
+from blockbuster_fusion.safety.pipeline import SAFETY_PASSES, make_safe
 
 SIZES = {"M": 256, "N": 256, "D": 64, "L": 64}
 
@@ -70,3 +73,53 @@ def test_snapshots_say_what_is_left() -> None:
     assert "the inputs Q, KT and VT and the output O, and nothing else." in last
     assert "D and L have one block at these sizes: their loops run once." in last
     assert "With several blocks of it, that work is done for each of them." in last
+
+
+@pytest.mark.parametrize("name", list(bb.examples.EXAMPLES))
+def test_safety_passes_are_told_by_their_effect(name: str) -> None:
+    """Decisions are sentences about operators of the program before the pass."""
+    for graph in bb.fuse(bb.examples.find(name)).fused:
+        made: list[tuple[str, Safe]] = []
+        make_safe(graph, lambda name, after, made=made: made.append((name, after)))
+        before, known = graph, 0
+        for each, after in made:
+            words = SafetyWords(each, before, after.graph, after.choices[known:])
+            if after.graph is not before:
+                assert words.short()
+                assert not words.short().startswith(each)
+            for text in words.decisions():
+                assert text[-1] == "."
+                assert ": " not in text
+            before, known = after.graph, len(after.choices)
+
+
+def test_a_maximum_runs_where_a_loop_sums() -> None:
+    def words(**options) -> str:
+        graph = bb.fuse(bb.examples.find("attention"), **options).fused[-1]
+        return SafetyWords("pairs", graph, (safe := make_safe(graph)).graph, safe.choices).short()
+
+    assert words() == "running maximum for `exp` (online softmax)"
+    assert words(unit=["N"]) == "maximum for `exp`"
+
+
+def test_every_safety_pass_has_its_words() -> None:
+    names = {each.name for each in SAFETY_PASSES}
+    assert names == set(NOTES) == set(COSTS)
+
+
+def test_a_docstring_is_the_note() -> None:
+    def scores(Q, K):
+        """Scores of queries and keys."""
+        return Q @ K.T
+
+    assert bb.explore(scores, Q="M D", K="N D", times=False).data["note"] == scores.__doc__
+    assert bb.explore(bb.trace(scores, Q="M D", K="N D"), times=False).data["note"] == ""
+    assert bb.examples.about("attention").startswith("Example 1")
+    assert bb.examples.about("none.py:scores") == ""
+
+
+def test_the_default_has_a_reason() -> None:
+    softmax = bb.explore(lambda X: bb.ops.softmax(X), X="M N", times=False).data
+    assert "512 elements for each axis of open size" in softmax["chosen_why"]
+    fixed = bb.explore(lambda X: bb.ops.softmax(X), X="M:64 N:64", times=False).data
+    assert fixed["chosen_why"] == "The least estimated time."

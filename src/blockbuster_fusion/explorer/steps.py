@@ -114,14 +114,8 @@ def _rule(step: Step) -> Data:
 def _changes(step: Step, before: Data, after: Data) -> Data:
     """The nodes and lines that a step replaces, and those that it makes."""
     firing = step.firing
-    known = {box["key"]: box for box in before["boxes"]}
     matched = [str(i) for i in firing.nodes]
-    made = [
-        box["key"]
-        for box in after["boxes"]
-        if box["text"] and box["kind"] not in ("input", "output", "array")
-        if box["key"] not in known or (box["key"] in matched and box["key"] in known)
-    ]
+    made = made_cells(before, after, matched)
     fresh = {int(key) for key in made if key.isdecimal()}
     return {
         "replaced": _described(step.before, firing.path, firing.nodes),
@@ -129,8 +123,19 @@ def _changes(step: Step, before: Data, after: Data) -> Data:
         "matched": matched,
         "made": made,
         "focus": _focus(before, after, matched, made),
-        **_difference(before, after, set(made)),
+        **difference(before, after, made),
     }
+
+
+def made_cells(before: Data, after: Data, changed: Collection[str] = ()) -> list[str]:
+    """The cells of operators and maps that are new in a picture, or that were changed."""
+    known = {box["key"] for box in before["boxes"]}
+    operators = (
+        box["key"]
+        for box in after["boxes"]
+        if box["text"] and box["kind"] not in ("input", "output", "array")
+    )
+    return [key for key in operators if key not in known or key in changed]
 
 
 def _focus(before: Data, after: Data, matched: list[str], made: list[str]) -> str:
@@ -156,7 +161,7 @@ def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
     return names.line(path, Value(node)) or f"the operator that makes {', '.join(made)}"
 
 
-def _difference(before: Data, after: Data, made: Collection[str]) -> Data:
+def difference(before: Data, after: Data, made: Collection[str]) -> Data:
     """The lines of the listing that are gone, and those of the nodes that a step makes.
 
     Lines that differ by the numbers of their names alone are the same, wherever they stand.

@@ -5,6 +5,12 @@ function costChanges(previous, moment) {
     .map(({ name, title, text }) => `${title}: ${text(previous.cost[name])} → ${text(moment.cost[name])}`);
 }
 
+// The moment whose figures a safety pass changes: the pass before it, or its snapshot.
+function costedBefore(data, moment) {
+  const own = data.moments.filter((each) => each.group === moment.group && each.cost), at = own.indexOf(moment);
+  return at > 0 ? own[at - 1] : data.snapshots.find((each) => moment.group === `snapshot-${each.number}`);
+}
+
 // A sentence with the names of operators between backticks as code.
 const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code", {}, part) : part));
 
@@ -34,12 +40,18 @@ function aboutMoment(data, moment, previous, selectArray) {
       parts.push(html("h3", {}, "By, in the names after it"), html("ul", {}, ...moment.became.map((text) => html("li", {}, text))));
     }
   } else {
-    parts.push(html("h2", {}, moment.title.replaceAll("_", " "), badge), html("p", { class: "soft" }, moment.about || ""));
+    const title = moment.short ? `Made safe: ${moment.short.replaceAll("`", "")}` : moment.title.replaceAll("_", " ");
+    parts.push(html("h2", {}, title, badge), html("p", { class: "soft" }, moment.about || ""));
     if (moment.note) parts.push(html("p", {}, moment.note));
+    if (moment.id === "step-0" && data.note) parts.push(html("p", {}, data.note));
     if (moment.id === "step-0" && data.program) parts.push(html("div", { class: "pattern program" }, data.program));
   }
   if (moment.decisions && moment.decisions.length) {
-    parts.push(html("h3", {}, "Decisions, in the names before it"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, text))));
+    parts.push(html("h3", {}, "Decisions"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, ...coded(text)))));
+  }
+  if (moment.cost_note) {
+    const changes = costChanges(costedBefore(data, moment), moment);
+    if (changes.length) parts.push(html("p", { class: "change" }, changes.join("; ")), html("p", {}, moment.cost_note));
   }
   if (snapshot && !rule) parts.push(...aboutSnapshot(data, snapshot, selectArray));
   return parts;
@@ -48,7 +60,7 @@ function aboutMoment(data, moment, previous, selectArray) {
 function aboutSnapshot(data, snapshot, selectArray) {
   const targets = Object.entries(data.chosen).filter(([, number]) => number === snapshot.number).map(([name]) => name);
   const parts = [html("h3", {}, `${snapshot.name[0].toUpperCase()}${snapshot.name.slice(1)}: what is left`), html("ul", {}, ...snapshot.said.map((text) => html("li", {}, text)))];
-  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")} where sizes are not fixed.`));
+  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")}. ${data.chosen_why}`));
   if (snapshot.reasons.length) {
     const many = snapshot.reasons.length > 1;
     parts.push(html("h3", {}, `Left in global memory: ${snapshot.reasons.length} ${many ? "edges" : "edge"}, and why`));
