@@ -10,6 +10,7 @@ from blockbuster_fusion.explorer.step_words import step_words
 from blockbuster_fusion.ir.listing import labels
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.pipeline import SAFETY_PASSES, make_safe
+from blockbuster_fusion.tools.bench import default_lengths
 
 SIZES = {"M": 256, "N": 256, "D": 64, "L": 64}
 
@@ -33,12 +34,15 @@ def test_operators_have_names(statement: str, name: str) -> None:
 def test_every_step_names_its_operators(name: str) -> None:
     program = bb.examples.find(name)
     fusion = bb.fuse(program)
-    sizes = {str(dim.axis.extent): 128 for dim in bb.lower(program).dims}
+    sizes = default_lengths(program, "cpu", {})
     for step in fusion.trace:
         short, said = step_words(step, sizes)
         assert "`" in short or step.rule == "peel_first_iteration"
         assert "an input" not in short
         assert all(text.endswith(".") and "{" not in text for text in said)
+    for graph in fusion.fused:
+        said = list(snapshot_words(fusion.initial, graph, fusion.trace, sizes))
+        assert all(text.endswith(".") and "  " not in text for text in said)
 
 
 def test_a_join_names_the_list_that_goes() -> None:
@@ -72,7 +76,7 @@ def test_snapshots_say_what_is_left() -> None:
     assert "moved" not in first
     assert "the inputs Q, KT and VT and the output O, and nothing else." in last
     assert "D and L have one block at these sizes: their loops run once." in last
-    assert "With several blocks of it, that work is done for each of them." in last
+    assert "Work was moved into the loop over L (1 block), and is done once for each" in last
 
 
 @pytest.mark.parametrize("name", list(bb.examples.EXAMPLES))

@@ -6,7 +6,6 @@ from typing import Any
 from blockbuster_fusion.explorer.picture import bytes_text
 from blockbuster_fusion.explorer.step_words import REPEATING, blocks, joined
 from blockbuster_fusion.fusion.trace import Step
-from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import labels
@@ -23,14 +22,23 @@ def snapshot_words(
     is_left = "is left" if after == 1 else "are left"
     yield f"Of {before} outermost loops {after} {is_left}, with {loops - after} inside."
     yield _memory(graph)
-    once = [name for name, dim in sorted(dims.items()) if blocks(dim, sizes) == 1]
+    once = [name for name, dim in sorted(dims.items()) if blocks(initial, dim, sizes) == 1]
     if once:
         have, runs = ("has", "its loop runs") if len(once) == 1 else ("have", "their loops run")
         yield f"{joined(once)} {have} one block at these sizes: {runs} once."
     moved = {step.dim.name: step.dim for step in steps if step.rule in REPEATING and step.dim}
-    for name, dim in sorted(moved.items()):
-        if name in dims:
-            yield _repeated(dim, sizes)
+    into = [
+        f"{name} ({count} {'block' if count == 1 else 'blocks'})"
+        for name, dim in sorted(moved.items())
+        if name in dims
+        for count in [blocks(initial, dim, sizes)]
+    ]
+    if into:
+        loops_over = "loop" if len(into) == 1 else "loops"
+        yield (
+            f"Work was moved into the {loops_over} over {joined(into)}, and is done once for each "
+            "block: with several blocks, it is repeated."
+        )
 
 
 def cost_words(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
@@ -52,11 +60,3 @@ def _memory(graph: Graph) -> str:
     if not between:
         return f"In global memory are {border}, and nothing else."
     return f"In global memory are {border}, and between operators {joined(between)}."
-
-
-def _repeated(dim: Dim, sizes: Mapping[str, int]) -> str:
-    count = blocks(dim, sizes)
-    several = "With several blocks of it" if count == 1 else f"With its {count} blocks"
-    return (
-        f"Work was moved into the loop over {dim}. {several}, that work is done for each of them."
-    )

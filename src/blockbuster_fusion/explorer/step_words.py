@@ -46,8 +46,8 @@ _PHRASES = {
     "duplicate_mapped_scale": ("copy {a} for {b}", "Copies {a} for one of its readers, {b}."),
     "recompute_producer": ("compute {a} again for {b}", "Computes {a} a second time, for {b}."),
     "rederive_list": (
-        "derive the list for {b} anew",
-        "Computes what {b} makes from a list that {a} loads anyway.",
+        "derive {a} again for {b}",
+        "Computes the list of {a} again for {b}, from a list that is loaded there anyway.",
     ),
     "interchange_loops": (
         "change loops of {a}",
@@ -97,9 +97,9 @@ class _Pair:
 
     def shared(self) -> list[str]:
         """The lists that both nodes read."""
-        both = dict.fromkeys(self.graph[self.first].inputs)
-        path, names = self.step.firing.path, self.found.labels
-        found = [names.name(path, v) for v in both if v in self.graph[self.second].inputs]
+        path, names, other = self.step.firing.path, self.found.labels, self.graph[self.second]
+        both = [v for v in dict.fromkeys(self.graph[self.first].inputs) if v in other.inputs]
+        found = [names.name(path, v) for v in both if self.graph.type(v).is_list]
         return [name for name in found if name] or ["what both read"]
 
 
@@ -113,7 +113,7 @@ def step_words(step: Step, sizes: Mapping[str, int]) -> tuple[str, list[str]]:
     lists = [text for value in pair.passed if (text := _list_words(pair, value))]
     sentences = [long.format(**given), *lists]
     if step.rule in REPEATING and step.dim is not None:
-        sentences.append(_repeated(step.dim, sizes))
+        sentences.append(_repeated(step.dim, blocks(step.before, step.dim, sizes)))
     return short.format(**given), sentences
 
 
@@ -143,9 +143,8 @@ def _list_words(pair: _Pair, value: Value) -> str:
     return f"{name} is not stored any more: its blocks stay in local memory."
 
 
-def _repeated(dim: Dim, sizes: Mapping[str, int]) -> str:
+def _repeated(dim: Dim, count: int) -> str:
     """A sentence about the work that an extension repeats at these sizes, and at others."""
-    count = blocks(dim, sizes)
     if count == 1:
         return (
             f"{dim} has one block at these sizes, so nothing is repeated. With several blocks of "
@@ -154,15 +153,13 @@ def _repeated(dim: Dim, sizes: Mapping[str, int]) -> str:
     return f"{dim} has {count} blocks at these sizes: what was moved is computed for each of them."
 
 
-def blocks(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """The number of blocks of a dim, with blocks of the default size."""
-    length = given_extents([dim.axis], _own(dim, sizes)).of(dim.axis)
-    return 1 if dim.unit else -(-length // DEFAULT_TILE) if dim.packed else length
-
-
-def _own(dim: Dim, sizes: Mapping[str, int]) -> dict[str, int]:
-    names = {dim.name, str(dim.axis.extent)}
-    return {name: size for name, size in sizes.items() if name in names}
+def blocks(program: Graph, dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The number of blocks of a dim of a program, with blocks of the default size."""
+    if dim.unit:
+        return 1
+    axes = sorted({each.axis for each in program.dims}, key=str)
+    length = given_extents(axes, sizes).of(dim.axis)
+    return -(-length // DEFAULT_TILE) if dim.packed else length
 
 
 def quoted(names: Sequence[str]) -> str:
