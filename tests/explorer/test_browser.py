@@ -385,3 +385,87 @@ def test_a_notebook_s_frame(browser: Browser, tmp_path: Path) -> None:
     browser.look()
     browser.open(file.as_uri())
     assert browser.complaints == []
+
+
+def test_results_that_become_accumulators_have_a_dot(attention: Browser) -> None:
+    """Cells keep their elements from step to step, so a ring may change its kind."""
+    dots = (
+        "[...document.querySelectorAll('#world .inner')]"
+        ".filter(e => getComputedStyle(e).display !== 'none')"
+        ".map(e => e.closest('.cell').dataset.key).sort()"
+    )
+    rings = "[...document.querySelectorAll('.cell.accumulate')].map(e => e.dataset.key).sort()"
+    for _ in range(17):
+        attention.press("ArrowRight")
+        assert attention.value(dots) == attention.value(rings), attention.value(FRAGMENT)
+    assert len(attention.value(rings)) == 3
+
+
+def test_the_listing_opens_at_what_a_step_made(attention: Browser) -> None:
+    marked = "[...document.querySelectorAll('#lines li.new')].map(e => e.textContent.trim())"
+    go(attention, "step-17")
+    made = attention.value(marked)
+    assert made[0] == "for n in range(N):"
+    assert made[-1] == "t7 += dot(t4,t6)"
+    assert "t8 = 1/t5" not in made
+    first = (
+        "(([a, b]) => a.top >= b.top - 1 && a.bottom <= b.bottom)(['#lines li.new', '#lines']"
+        ".map(s => document.querySelector(s).getBoundingClientRect()))"
+    )
+    for number in range(1, 18):
+        go(attention, f"step-{number}")
+        assert attention.value(first), number
+
+
+def test_the_page_explains_itself(attention: Browser) -> None:
+    data = data_of(attention)
+    attention.press("?")
+    told = attention.value("document.getElementById('dialog').textContent")
+    steps = sum("rule" in moment for moment in data["moments"])
+    count = len(data["moments"]) - 1
+    assert f"The page has {count} moments" in told
+    assert f"{steps} are steps of fusion; the other {count - steps}" in told
+    for word in ("snapshot", "extension", "buffered edge", "Local memory"):
+        assert word in told
+    assert attention.value("document.getElementById('dialog').scrollTop") == 0
+    attention.click("#close")
+    rows = attention.value("[...document.querySelectorAll('#steps a')].map(e => e.textContent)")
+    assert "17join exp with dotrule 1 · Nsnapshot 2" in rows
+    assert attention.value("document.querySelectorAll('#steps .hint').length") == 3
+    assert data["chosen_why"] in attention.value("document.getElementById('chosen').textContent")
+
+
+def test_figures_that_look_the_same_are_no_change(attention: Browser) -> None:
+    for _ in data_of(attention)["moments"]:
+        for change in attention.value(
+            "[...document.querySelectorAll('#about .change')].map(e => e.textContent)"
+        ):
+            for part in change.split("; ") if "→" in change else ():
+                before, after = part.partition(": ")[2].split(" → ")
+                assert before != after
+        attention.press("ArrowRight")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_graph_fits_and_its_changed_part_is_in_view(
+    width: int, browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.look(width, 844)
+    browser.open(pages["rmsnorm-swiglu"].as_uri())
+    data = data_of(browser)
+    box = "(r => [r.left, r.top, r.right, r.bottom])({}.getBoundingClientRect())"
+    canvas = box.format("document.getElementById('canvas')")
+    whole = browser.value(box.format("document.getElementById('world')"))
+    left, top, right, bottom = browser.value(canvas)
+    assert left <= whole[0] < whole[2] <= right
+    assert top <= whole[1] < whole[3] <= bottom
+    for moment in data["moments"]:
+        if "focus" in moment:
+            browser.wait(SETTLED)
+            cell = f"document.querySelector('[data-key=\"{moment['focus']}\"]')"
+            _, high, _, low = browser.value(box.format(cell))
+            _, top, _, bottom = browser.value(canvas)
+            assert top <= high < bottom, moment["id"]
+            assert min(low, high + 16) <= bottom, moment["id"]
+        browser.press("ArrowRight")
+    assert browser.complaints == []

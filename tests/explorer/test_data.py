@@ -60,7 +60,17 @@ def test_moments_of_attention(golden) -> None:
     for moment in data_of("attention")["moments"]:
         cost = moment.get("cost", {})
         lines.append(f"{moment['id']}: {moment['title']} {cost or ''}".rstrip())
-        for key in ("about", "replaced", "became", "made", "decisions"):
+        for key in (
+            "about",
+            "cost_note",
+            "short",
+            "said",
+            "replaced",
+            "became",
+            "made",
+            "new",
+            "decisions",
+        ):
             if moment.get(key):
                 lines.append(f"    {key}: {moment[key]}")
     golden("\n".join(lines))

@@ -22,9 +22,8 @@ def _run(options: argparse.Namespace) -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     print("Every step, from the program to its kernels; open these pages in a browser:")
     for name, sizes in DEMO.items():
-        page = explore_program(examples.find(name), sizes=sizes).save(
-            options.output / f"{name}.html"
-        )
+        made = explore_program(examples.find(name), sizes=sizes, note=examples.about(name))
+        page = made.save(options.output / f"{name}.html")
         print(f"    {page.absolute()}", flush=True)
 
 

@@ -19,6 +19,7 @@ from blockbuster_fusion.cli.programs import Model, find_model
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.explorer.exploration import Exploration, explore_program
 from blockbuster_fusion.naming import word
+from blockbuster_fusion.tools import examples
 
 EXAMPLE = f"""\
 {FUNCTION}
@@ -53,7 +54,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _program(program: ArrayProgram, options: argparse.Namespace) -> Exploration:
     sizes = given_sizes(lower(program), options.size)
-    return explore_program(program, sizes=sizes, rules=options.rules, measure=options.measure)
+    given = {"rules": options.rules, "measure": options.measure}
+    return explore_program(program, sizes=sizes, note=examples.about(options.program), **given)
 
 
 def _model(found: Model, options: argparse.Namespace) -> Exploration:

@@ -9,13 +9,16 @@ from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, KernelMoments
 from blockbuster_fusion.explorer.measured import measured
+from blockbuster_fusion.explorer.snapshot_words import cost_words, snapshot_words
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
 from blockbuster_fusion.improve import improved
+from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE, given_extents
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.safety.fuse import SafeFusion
+from blockbuster_fusion.schedule.defaults import ASSUMED
 from blockbuster_fusion.schedule.snapshots import chosen_snapshots
 from blockbuster_fusion.version import __version__
 
@@ -31,12 +34,14 @@ def program_data(
     rules: str = "extended",
     unit: Collection[str] | None = None,
     name: str | None = None,
+    note: str = "",
     times: bool = True,
     measure: bool = False,
 ) -> Data:
     """The data of the page of one program: pictures, moments and snapshots.
 
-    `sizes` are for the figures alone: the program keeps its symbols. With `times`, the time of each
+    `sizes` are for the figures alone: the program keeps its symbols. `note` is a text about the
+    program, which the page shows under its title. With `times`, the time of each
     snapshot is predicted; with `measure`, an array program's is measured on this CPU.
     """
     request = Request(program, rules=rules, unit=unit, name=name)
@@ -54,6 +59,7 @@ def program_data(
         "format": FORMAT,
         "kind": "program",
         "title": title,
+        "note": note,
         "program": str(program) if isinstance(program, ArrayProgram) else "",
         "version": __version__,
         "rules": rules,
@@ -64,6 +70,7 @@ def program_data(
         "moments": moments,
         "snapshots": snapshot_rows(fusion, sizes),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
+        "chosen_why": default_words(fusion),
     }
     data = with_predicted_times(data, choices) if times else data
     if measure and isinstance(program, ArrayProgram):
@@ -71,18 +78,30 @@ def program_data(
     return data
 
 
+def default_words(fusion: SafeFusion) -> str:
+    """The reason for the snapshot that is run by default."""
+    symbols = any(isinstance(dim.axis.extent, Symbol) for dim in fusion.initial.dims)
+    where = f", with {ASSUMED} elements for each axis of open size" if symbols else ""
+    careful = [safe.precision.careful for safe in fusion.safety]
+    left_out = " Snapshots that lose digits are left out." if len(set(careful)) > 1 else ""
+    other = " Fixed sizes may choose another." if symbols and len(careful) > 1 else ""
+    return f"The least estimated time{where}.{left_out}{other}"
+
+
 def snapshot_rows(fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
-    rows: list[Data] = [
-        {"name": "unfused", "moment": "step-0", "cost": _cost(fusion.initial, sizes), "reasons": []}
-    ]
+    first = _cost(fusion.initial, sizes)
+    rows: list[Data] = [{"name": "unfused", "moment": "step-0", "cost": first, "reasons": []}]
     for number, graph in enumerate(fusion.fused):
+        last, own = fusion.trace.snapshots[number], _cost(graph, sizes)
+        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes)
         rows.append(
             {
                 "name": f"snapshot {number + 1}",
                 "number": number + 1,
-                "moment": f"step-{fusion.trace.snapshots[number]}",
-                "cost": _cost(graph, sizes),
+                "moment": f"step-{last}",
+                "cost": own,
+                "said": [*words, cost_words(first, own)],
                 "precision": str(fusion.safety[number].precision),
                 "reasons": reasons(fusion, number),
             }

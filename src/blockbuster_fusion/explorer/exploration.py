@@ -1,5 +1,6 @@
 """What `explore` returns: a page that can be saved, and that a notebook shows."""
 
+import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,13 +57,15 @@ def explore_program(
     rules: str = "extended",
     unit: Collection[str] | None = None,
     name: str | None = None,
+    note: str | None = None,
     times: bool = True,
     measure: bool = False,
     **named: Any,
 ) -> Exploration:
     """The page of a program: every step from its block program to its kernels.
 
-    A function is traced with `specs`. `sizes` has lengths for the figures, by axis or symbol. With
+    A function is traced with `specs`. `note` stands under the title; by default it is the docstring
+    of the function. `sizes` has lengths for the figures, by axis or symbol. With
     `times`, the time of each snapshot's best configuration is predicted, which takes seconds; with
     `measure`, each is compiled and measured on this CPU.
     """
@@ -72,9 +75,14 @@ def explore_program(
         lengths = default_lengths(traced, "cpu", given)
     else:
         lengths = _lengths(traced, given)
-    given_options = {"times": times, "measure": measure}
-    data = program_data(traced, lengths, rules=rules, unit=unit, name=name, **given_options)
+    text = _docstring(program) if note is None else note
+    kept = {"times": times, "measure": measure}
+    data = program_data(traced, lengths, rules=rules, unit=unit, name=name, note=text, **kept)
     return Exploration(data)
+
+
+def _docstring(program: Program) -> str:
+    return (inspect.getdoc(program) or "") if inspect.isfunction(program) else ""
 
 
 def _lengths(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:

@@ -7,30 +7,20 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.explorer.names import block_names, still_there
-from blockbuster_fusion.explorer.steps import Data, frame
+from blockbuster_fusion.explorer.safety_words import COSTS, NOTES, SafetyWords
+from blockbuster_fusion.explorer.steps import Data, difference, frame, made_cells
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.listing import Labels, labels
-from blockbuster_fusion.ir.ops import Value
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.safety.choices import Safe, SafetyChoice
+from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.tools.passes import pass_docs
 
 LANGUAGES = {"cpu": "C", "cuda": "Triton"}
-NOTES = {
-    "storage": "Numbers of 16 bits are loaded and stored; what is computed has 32 bits.",
-    "pivot": "Subtracting a common part first loses fewer digits; the exact result is the same.",
-    "pairs": (
-        "A pair (S, t) stands for S·eᵗ and cannot overflow. Sums of pairs are rescaled when the "
-        "exponent grows: for a softmax that is the running maximum of the online softmax."
-    ),
-}
-"""What safety passes are for."""
 
 
 class Choices:
@@ -95,16 +85,18 @@ class KernelMoments:
     def _safety(self, group: str, choice: Choice, current: int) -> Generator[Data, None, int]:
         """A moment for each safety pass that changes the program; the frame after the last."""
         made: list[tuple[str, object]] = []
-        make_safe(choice.fused or choice.graph, lambda name, after: made.append((name, after)))
-        names = labels(choice.fused or choice.graph)
+        before, known = choice.fused or choice.graph, 0
+        make_safe(before, lambda name, after: made.append((name, after)))
         for name, after in made:
             assert isinstance(after, Safe)
             moment = self._program(f"{group}-{name}", name, after.graph, current)
+            words = SafetyWords(name, before, after.graph, after.choices[known:])
+            before, known = after.graph, len(after.choices)
             if moment is not None:
                 current = moment["frame"]
-                decisions = [_decision(each, names) for each in after.choices]
-                more = {"note": NOTES.get(name, ""), "decisions": decisions}
-                yield moment | {"group": group, "stage": "safety"} | more
+                said = {"short": words.short(), "decisions": words.decisions()}
+                notes = {"note": NOTES[name], "cost_note": COSTS[name]}
+                yield moment | {"group": group, "stage": "safety"} | notes | said
         return current
 
     def _target(self, group: str, choice: Choice, current: int) -> Iterator[Data]:
@@ -152,21 +144,14 @@ class KernelMoments:
         drawn = frame(graph, self.sizes)
         if drawn["lines"] == self.frames[current]["lines"]:
             return None
-        own = drawn.pop("cost")
+        own, before = drawn.pop("cost"), self.frames[current]
+        made = made_cells(before, drawn)
+        marked = {"made": made, "new": difference(before, drawn, made)["new"]}
         self.frames.append(drawn)
-        return self._moment(key, name, len(self.frames) - 1) | {"cost": own}
+        return self._moment(key, name, len(self.frames) - 1) | {"cost": own} | marked
 
     def _moment(self, key: str, name: str, current: int) -> Data:
         return {"id": key, "title": name, "about": self.docs[name], "frame": current}
-
-
-def _decision(choice: SafetyChoice, names: Labels) -> str:
-    """A decision of the safety pass, with the statement of the listing before it."""
-    value = Value(choice.node)
-    where = names.line(choice.path, value) or names.name(choice.path, value)
-    what = f"{choice.kind} per {choice.shared}" if choice.shared else choice.kind
-    along = f" along {choice.axis}" if choice.shared and choice.axis else ""
-    return f"{f'{where}: ' if where else ''}{what}{along}: {choice.reason}"
 
 
 def _source(choice: Choice, nest: Nest, tiles: Mapping[Dim, int]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from blockbuster_fusion.cost.counters import Traffic
 from blockbuster_fusion.explorer.layout import Cell, Diagram, Link, Row, place
+from blockbuster_fusion.explorer.operator_words import statements
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.listing import Listed, listed
 from blockbuster_fusion.ir.ops import Input, Map, Pick, Rename, Value
@@ -20,7 +21,6 @@ LONGEST = 34
 PORT = 8
 _DEFINED = re.compile(r"(t\d+(?:,t\d+)*) [+*]?= ")
 _INDEXED = re.compile(r"(?:load|store)\((?:t\d+,)?(\w+)(\[[^\]]*\])")
-_MOVED = re.compile(r"t\d+ = (load|index)\(|store\(|forall |for |with ")
 
 
 @dataclass
@@ -100,13 +100,7 @@ class _Picture:
         self.drawn: dict[str, Drawn] = {}
         self.edges: list[_Edge] = []
         self.read: dict[Graph, frozenset[int]] = {}
-        self.statements: dict[int, str] = {}
-        maps = {i for _, inner in graph.walk() for i, _ in inner.maps()}
-        for line, node in zip(found.lines, found.nodes, strict=True):
-            text = line.strip()
-            is_loop = node in maps and text.startswith("for")
-            if is_loop or not _MOVED.match(text):
-                self.statements.setdefault(node, text)
+        self.statements = statements(graph, found)
         self.indices: dict[str, str] = {}
         for line in found.lines:
             for name, indices in _INDEXED.findall(line):

@@ -3,13 +3,14 @@
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from blockbuster_fusion.cost.counters import Traffic
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.explorer.picture import array_key, picture
 from blockbuster_fusion.explorer.rule_words import WORDS
+from blockbuster_fusion.explorer.step_words import step_words
 from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Step, Trace
 from blockbuster_fusion.fusion.why_not import Reason
@@ -45,10 +46,13 @@ def fusion_moments(fusion: Fusion, sizes: Mapping[str, int], frames: list[Data])
         if step.index not in shown:
             continue
         after = frame(step.after, sizes)
+        short, said = step_words(step, sizes)
         moment = {
             "id": f"step-{step.index}",
             "group": "fusion",
             "title": step.rule,
+            "short": short,
+            "said": said,
             "rule": _rule(step),
             "frame": len(frames),
             "cost": after.pop("cost"),
@@ -110,22 +114,36 @@ def _rule(step: Step) -> Data:
 def _changes(step: Step, before: Data, after: Data) -> Data:
     """The nodes and lines that a step replaces, and those that it makes."""
     firing = step.firing
-    known = {box["key"]: box for box in before["boxes"]}
     matched = [str(i) for i in firing.nodes]
-    made = [
-        box["key"]
-        for box in after["boxes"]
-        if box["text"] and box["kind"] not in ("input", "output", "array")
-        if box["key"] not in known or (box["key"] in matched and box["key"] in known)
-    ]
+    made = made_cells(before, after, matched)
     fresh = {int(key) for key in made if key.isdecimal()}
     return {
         "replaced": _described(step.before, firing.path, firing.nodes),
         "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh})),
         "matched": matched,
         "made": made,
-        **_difference(before, after),
+        "focus": _focus(before, after, matched, made),
+        **difference(before, after, made),
     }
+
+
+def made_cells(before: Data, after: Data, changed: Collection[str] = ()) -> list[str]:
+    """The cells of operators and maps that are new in a picture, or that were changed."""
+    known = {box["key"] for box in before["boxes"]}
+    operators = (
+        box["key"]
+        for box in after["boxes"]
+        if box["text"] and box["kind"] not in ("input", "output", "array")
+    )
+    return [key for key in operators if key not in known or key in changed]
+
+
+def _focus(before: Data, after: Data, matched: list[str], made: list[str]) -> str:
+    """The cell to look at: the first that came from the last node of the match, or that is new."""
+    moved = _inside(before, matched[-1:]) - set(matched)
+    drawn = [box for box in after["boxes"] if box["text"]]
+    kept = sorted((box["at"][1], box["key"]) for box in drawn if box["key"] in moved)
+    return kept[0][1] if kept else (made or matched)[-1]
 
 
 def _described(program: Graph, path: Path, nodes: Iterable[int]) -> list[str]:
@@ -143,18 +161,32 @@ def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
     return names.line(path, Value(node)) or f"the operator that makes {', '.join(made)}"
 
 
-def _difference(before: Data, after: Data) -> Data:
-    """The lines of the listing that are gone, and those that are new; numbers do not count."""
+def difference(before: Data, after: Data, made: Collection[str]) -> Data:
+    """The lines of the listing that are gone, and those of the nodes that a step makes.
+
+    Lines that differ by the numbers of their names alone are the same, wherever they stand.
+    """
     old, new = ([_NUMBER.sub(r"\1", line) for line, _ in each["lines"]] for each in (before, after))
+    inside = _inside(after, made)
+    lines = {at for at, (_, key) in enumerate(after["lines"]) if key in inside}
     if len(old) + len(new) > LONGEST_DIFFERENCE:
-        return {"gone": [], "new": []}
+        return {"gone": [], "new": sorted(lines)}
     matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
-    gone, made = list[int](), list[int]()
+    gone, known = list[int](), {line.strip() for line in old}
     for what, old_start, old_end, new_start, new_end in matcher.get_opcodes():
         if what != "equal":
             gone += range(old_start, old_end)
-            made += range(new_start, new_end)
-    return {"gone": gone, "new": made}
+            lines |= {at for at in range(new_start, new_end) if new[at].strip() not in known}
+    return {"gone": gone, "new": sorted(lines)}
+
+
+def _inside(drawn: Data, keys: Collection[str]) -> set[str]:
+    """The cells with these keys and those inside them; outer cells are drawn before inner ones."""
+    found = set(keys)
+    for box in drawn["boxes"]:
+        if box.get("parent") in found:
+            found.add(box["key"])
+    return found
 
 
 def reasons(fusion: Fusion, snapshot: int) -> list[Data]:

@@ -1,5 +1,6 @@
 """Example programs: the paper's own, in the paper's form, and realistic ones."""
 
+import inspect
 from collections.abc import Callable
 
 from blockbuster_fusion.array import ops
@@ -26,6 +27,12 @@ def find(name: str) -> ArrayProgram:
     return EXAMPLES[key]()
 
 
+def about(name: str) -> str:
+    """The docstring of the example called `name`; empty if there is none of that name."""
+    found = EXAMPLES.get(name.replace("_", "-"))
+    return "" if found is None else inspect.getdoc(found) or ""
+
+
 # ---------------------------------------------------------------- the paper's
 
 
@@ -41,7 +48,10 @@ def matmul_relu() -> ArrayProgram:
 
 @example
 def attention() -> ArrayProgram:
-    """Example 1: unsafe attention, from which Flash Attention follows."""
+    """Example 1: unsafe attention, from which Flash Attention follows.
+
+    Where D and L have one block each, its last snapshot is the original Flash Attention kernel.
+    """
 
     def program(Q: Array, KT: Array, VT: Array) -> dict[str, Array]:
         scores = (Q @ KT.T) * ops.size(Q, 1) ** -0.5

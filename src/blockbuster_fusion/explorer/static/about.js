@@ -1,9 +1,18 @@
 // The text about a moment, and about what is selected.
 function costChanges(previous, moment) {
   if (!previous || !previous.cost) return [];
-  return COSTS.filter(({ name }) => previous.cost[name] !== moment.cost[name])
+  return COSTS.filter(({ name, text }) => text(previous.cost[name]) !== text(moment.cost[name])) // a change that is seen
     .map(({ name, title, text }) => `${title}: ${text(previous.cost[name])} → ${text(moment.cost[name])}`);
 }
+
+// The moment whose figures a safety pass changes: the pass before it, or its snapshot.
+function costedBefore(data, moment) {
+  const own = data.moments.filter((each) => each.group === moment.group && each.cost), at = own.indexOf(moment);
+  return at > 0 ? own[at - 1] : data.snapshots.find((each) => moment.group === `snapshot-${each.number}`);
+}
+
+// A sentence with the names of operators between backticks as code.
+const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code", {}, part) : part));
 
 function aboutMoment(data, moment, previous, selectArray) {
   const rule = moment.rule, parts = [];
@@ -15,12 +24,15 @@ function aboutMoment(data, moment, previous, selectArray) {
     const dim = rule.dim ? ` along ${rule.dim}` : "";
     parts.push(html("h2", {}, `Step ${index}: ${number}${rule.name.replaceAll("_", " ")}${dim}`, badge));
     if (moment.together) parts.push(html("p", { class: "soft" }, `Steps ${moment.together[0]} to ${moment.together[1]} are shown together; this is the last of them.`));
-    if (rule.words) parts.push(html("p", {}, rule.words));
-    parts.push(html("div", { class: "pattern", title: "the rule's pattern" }, rule.pattern));
-    if (rule.doc) parts.push(html("p", { class: "soft" }, rule.doc));
-    if (rule.extends) parts.push(html("p", {}, "This is an extension: the program before it was kept as a snapshot."));
+    if (moment.said.length) parts.push(html("p", { class: "said" }, ...coded(moment.said.join(" "))));
+    if (rule.extends) parts.push(html("p", {}, "This is an extension (+): it may repeat work, so the program before it is kept as a snapshot, and the faster one is used in the end."));
     const changes = costChanges(previous, moment);
     parts.push(html("p", { class: "change" }, changes.length ? changes.join("; ") : "No cost changes yet: the step prepares others."));
+    if (snapshot) parts.push(...aboutSnapshot(data, snapshot, selectArray));
+    parts.push(html("h3", {}, "The rule"));
+    if (rule.words) parts.push(html("p", { class: "soft" }, rule.words));
+    parts.push(html("div", { class: "pattern", title: "the rule's pattern" }, rule.pattern));
+    if (rule.doc) parts.push(html("p", { class: "soft" }, rule.doc));
     if (moment.replaced.length) {
       parts.push(html("h3", {}, "Replaced, in the names before the step"), html("ul", {}, ...moment.replaced.map((text) => html("li", {}, text))));
     }
@@ -28,24 +40,28 @@ function aboutMoment(data, moment, previous, selectArray) {
       parts.push(html("h3", {}, "By, in the names after it"), html("ul", {}, ...moment.became.map((text) => html("li", {}, text))));
     }
   } else {
-    parts.push(html("h2", {}, moment.title.replaceAll("_", " "), badge), html("p", { class: "soft" }, moment.about || ""));
+    const title = moment.short ? `Made safe: ${moment.short.replaceAll("`", "")}` : moment.title.replaceAll("_", " ");
+    parts.push(html("h2", {}, title, badge), html("p", { class: "soft" }, moment.about || ""));
     if (moment.note) parts.push(html("p", {}, moment.note));
+    if (moment.id === "step-0" && data.note) parts.push(html("p", {}, data.note));
     if (moment.id === "step-0" && data.program) parts.push(html("div", { class: "pattern program" }, data.program));
   }
   if (moment.decisions && moment.decisions.length) {
-    parts.push(html("h3", {}, "Decisions, in the names before it"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, text))));
+    parts.push(html("h3", {}, "Decisions"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, ...coded(text)))));
   }
-  if (snapshot) parts.push(...aboutSnapshot(data, snapshot, selectArray));
+  if (moment.cost_note) {
+    const changes = costChanges(costedBefore(data, moment), moment);
+    if (changes.length) parts.push(html("p", { class: "change" }, changes.join("; ")), html("p", {}, moment.cost_note));
+  }
+  if (snapshot && !rule) parts.push(...aboutSnapshot(data, snapshot, selectArray));
   return parts;
 }
 
 function aboutSnapshot(data, snapshot, selectArray) {
   const targets = Object.entries(data.chosen).filter(([, number]) => number === snapshot.number).map(([name]) => name);
-  const parts = [];
-  if (snapshot.words) parts.push(html("p", { class: "change" }, snapshot.words));
-  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")} where sizes are not fixed.`));
-  if (!snapshot.reasons.length) parts.push(html("p", {}, "No list between operators is left in global memory."));
-  else {
+  const parts = [html("h3", {}, `${snapshot.name[0].toUpperCase()}${snapshot.name.slice(1)}: what is left`), html("ul", {}, ...snapshot.said.map((text) => html("li", {}, text)))];
+  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")}. ${data.chosen_why}`));
+  if (snapshot.reasons.length) {
     const many = snapshot.reasons.length > 1;
     parts.push(html("h3", {}, `Left in global memory: ${snapshot.reasons.length} ${many ? "edges" : "edge"}, and why`));
     parts.push(...snapshot.reasons.map((reason) => aboutReason(reason, selectArray)));

@@ -2,6 +2,7 @@
 // Of a large graph only what is in the window is in the page, and it does not move.
 const LARGE = 800;
 const LETTERS = 34;
+const READABLE = .66, SMALLEST = .2; // scales
 
 class GraphView {
   constructor(canvas, world, select) {
@@ -20,7 +21,7 @@ class GraphView {
     this.listen(select);
   }
 
-  draw(frame, { made = [], matched = [], still = false } = {}) {
+  draw(frame, { made = [], matched = [], focus = null, still = false } = {}) {
     const before = this.frame;
     this.large = frame.boxes.length >= LARGE;
     const moves = before !== null && !still && !this.large && before.boxes.length < LARGE;
@@ -31,7 +32,7 @@ class GraphView {
       this.byKey = new Map(frame.boxes.map((box) => [box.key, box]));
       if (!this.large) this.fill(frame.boxes, frame.edges);
     }
-    this.show(before, frame, [...made, ...matched].filter((key) => this.byKey.has(key)));
+    this.show(before, frame, [focus, ...made, ...matched].filter((key) => this.byKey.has(key)));
     if (this.large) this.fillWindow();
     this.restyle();
   }
@@ -89,29 +90,26 @@ class GraphView {
 
   // ------------------------------------------------------------------ the window
 
-  // What a step changed stays where it is, unless the reader could not see it there.
+  // The whole graph where nothing is changed. What a step changed stays where it is, unless the
+  // reader could not see it there.
   show(before, frame, touched) {
     const { width, height } = this.canvas.getBoundingClientRect();
     if (!width || (this.free && before === frame)) return;
     const room = { width: width - 32, height: height - 20 }, [w, h] = frame.size;
-    const least = Math.min(.66, room.width / w);
+    const least = Math.min(touched.length ? READABLE : SMALLEST, room.width / w);
     const scale = this.free ? this.view.scale : Math.max(Math.min(room.width / w, room.height / h, 1.15), least);
     const old = before ? touched.map((key) => before.boxes.find((box) => box.key === key)).find(Boolean) : null;
-    const tall = h * scale > room.height;
-    if (old && (this.free || (tall && scale === this.view.scale))) {
-      const now = this.byKey.get(old.key).at;
-      this.view.x += (old.at[0] - now[0]) * scale;
-      this.view.y += (old.at[1] - now[1]) * scale;
-      const top = now[1] * scale + this.view.y;
-      if (this.free || (top > 0 && top < height - 120)) return this.apply();
+    const now = old ? this.byKey.get(old.key).at : null;
+    if (this.free) {
+      if (now) this.view = { x: this.view.x + (old.at[0] - now[0]) * scale, y: this.view.y + (old.at[1] - now[1]) * scale, scale };
+      return this.apply();
     }
-    if (this.free) return;
-    const focus = touched.length ? this.byKey.get(touched[0]).at : [0, 0, 0, 0];
-    this.view = { x: (width - w * scale) / 2, y: Math.max(12, (height - h * scale) / 2), scale };
-    if (tall) {
-      const middle = (focus[1] + Math.min(focus[3], 300) / 2) * scale;
-      this.view.y = -Math.min(Math.max(middle - height / 2, -12), h * scale - room.height);
-    }
+    const [, top, , tall] = touched.length ? this.byKey.get(touched[0]).at : [0, 0, 0, 0];
+    const kept = now && scale === this.view.scale ? this.view.y + (old.at[1] - now[1]) * scale : NaN;
+    const seen = top * scale + kept > 0 && (top + Math.min(tall, 60)) * scale + kept < height - 40; // false for NaN
+    const y = seen ? kept : height / 2 - (top + Math.min(tall, 300) / 2) * scale;
+    const lowest = h * scale > room.height ? height - 12 - h * scale : Math.max(12, (height - h * scale) / 2);
+    this.view = { x: (width - w * scale) / 2, y: Math.max(lowest, Math.min(12, y)), scale };
     this.apply();
   }
 
@@ -232,7 +230,7 @@ function makeCell(box) {
   const cell = { element, title, round };
   if (round) {
     element.append(svg("circle", { cx: 4, cy: 4, r: 4 }));
-    if (box.kind === "accumulate") element.append(svg("circle", { class: "inner", cx: 4, cy: 4, r: 1.8 }));
+    element.append(svg("circle", { class: "inner", cx: 4, cy: 4, r: 1.8 })); // seen on accumulators: a result may become one
   } else {
     cell.rect = svg("rect", { rx: box.kind === "map" ? 7 : 5 });
     cell.text = svg("text");

@@ -36,6 +36,14 @@ class ListingView {
     this.items = new Map();
     this.list.scrollTop = 0;
     this.fill();
+    this.open([...made, ...gone].sort((a, b) => a - b));
+  }
+
+  // Scrolls to the first of some lines, unless all of them are in the window.
+  open(changed) {
+    if (!changed.length || (changed[changed.length - 1] + 2) * LINE < this.list.clientHeight) return;
+    this.list.scrollTop = Math.max(0, changed[0] - 1) * LINE;
+    if (this.isLong) this.fill();
   }
 
   fill() {

@@ -20,7 +20,7 @@ function render({ still = false } = {}) {
   const moment = moments[state.at], frame = frameOf(moment), past = state.before && Boolean(moment.rule);
   document.body.classList.toggle("before", past);
   renderCosts(past ? moments[state.at - 1] : moment); // first: it gives the graph's window its height
-  graph.draw(frame, past ? { matched: moment.matched, still } : { made: moment.made || [], still });
+  graph.draw(frame, past ? { matched: moment.matched, focus: moment.focus, still } : { made: moment.made || [], focus: moment.focus, still });
   const arrays = {};
   for (const box of frame.boxes) {
     for (const name of box.kind === "array" ? box.names : []) arrays[name] = "interior";
@@ -142,13 +142,16 @@ function openPanel(name) {
 
 // -------------------------------------------------------------------- the parts that stay
 
+const FUSION_HINT = "The outermost graph first, then those in loops. Where no rule is left, a snapshot is kept; then an extension (+) is tried.";
+const KERNELS_HINT = "How it becomes kernels: made safe against overflow, then loop nests after each pass that changes them, then source.";
+
 function buildSteps() {
   const groups = new Map();
   moments.forEach((moment) => groups.set(moment.group, [...(groups.get(moment.group) || []), moment]));
   const stages = { safety: "made safe", cpu: "for a CPU", cuda: "for a GPU" };
   for (const [group, own] of groups) {
     const title = group === "fusion" ? `Fusion, ${own[own.length - 1].id.replace("step-", "")} steps` : `${group.replace("-", " ").replace("s", "S")} → kernels`;
-    const items = [];
+    const items = [html("p", { class: "hint" }, group === "fusion" ? FUSION_HINT : KERNELS_HINT)];
     let stage = null;
     for (const moment of own) {
       if (moment.stage && moment.stage !== stage) items.push(html("h3", {}, stages[stage = moment.stage]));
@@ -161,18 +164,21 @@ function buildSteps() {
 function stepLink(moment) {
   const index = moment.group === "fusion" ? moment.id.replace("step-", "") : "";
   const rule = moment.rule ? `${moment.rule.number ? `rule ${moment.rule.number}` : "extended"}${moment.rule.dim ? ` · ${moment.rule.dim}` : ""}` : "";
-  const side = moment.snapshot ? html("small", {}, html("span", { class: "badge" }, `snapshot ${moment.snapshot}`)) : html("small", {}, rule);
+  const badge = moment.snapshot ? html("span", { class: "badge" }, `snapshot ${moment.snapshot}`) : null;
   return html("a", { href: `#${moment.id}`, class: moment.rule && moment.rule.extends ? "extends" : null },
-    html("i", {}, index), html("span", {}, moment.title.replaceAll("_", " ")), side);
+    html("i", {}, index), html("span", {}, moment.short ? moment.short.replaceAll("`", "") : moment.title.replaceAll("_", " ")), html("small", {}, rule, badge));
 }
 
 function buildTexts() {
   const sizes = Object.entries(data.sizes).map(([name, size]) => `${name}=${size}`).join(", ");
   byId("title").textContent = data.title;
   const steps = fusion[fusion.length - 1].id.replace("step-", "");
+  byId("note").textContent = data.note || "";
+  byId("note").hidden = !data.note;
+  byId("order").textContent = `The page has ${moments.length - 1} moments after the unfused program. ${steps} are steps of fusion; the other ${moments.length - fusion.length} show how each snapshot becomes kernels: it is made safe against overflow, becomes loop nests, and then source in C and Triton.`;
   byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
-  byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}.` : "";
+  byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}. ${data.chosen_why}` : "";
   byId("rows").append(...snapshotRows(data.snapshots));
   byId("slider").max = String(moments.length - 1);
 }
