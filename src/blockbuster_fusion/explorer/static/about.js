@@ -11,6 +11,9 @@ function costedBefore(data, moment) {
   return at > 0 ? own[at - 1] : data.snapshots.find((each) => moment.group === `snapshot-${each.number}`);
 }
 
+// What a moment does, in a few words.
+const titleOf = (moment) => (moment.short ? moment.short.replaceAll("`", "") : moment.title.replaceAll("_", " "));
+
 // A sentence with the names of operators between backticks as code.
 const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code", {}, part) : part));
 
@@ -25,7 +28,7 @@ function aboutMoment(data, moment, previous, selectArray) {
     parts.push(html("h2", {}, `Step ${index}: ${number}${rule.name.replaceAll("_", " ")}${dim}`, badge));
     if (moment.together) parts.push(html("p", { class: "soft" }, `Steps ${moment.together[0]} to ${moment.together[1]} are shown together; this is the last of them.`));
     if (moment.said.length) parts.push(html("p", { class: "said" }, ...coded(moment.said.join(" "))));
-    if (rule.extends) parts.push(html("p", {}, "This is an extension (+): it may repeat work, so the program before it is kept as a snapshot, and the faster one is used in the end."));
+    if (rule.extends) parts.push(html("p", {}, "This is an extension (+): it may repeat work, so the program before it is kept as a snapshot, and the faster of the two can be used."));
     const changes = costChanges(previous, moment);
     parts.push(html("p", { class: "change" }, changes.length ? changes.join("; ") : "No cost changes yet: the step prepares others."));
     if (snapshot) parts.push(...aboutSnapshot(data, snapshot, selectArray));
@@ -40,7 +43,7 @@ function aboutMoment(data, moment, previous, selectArray) {
       parts.push(html("h3", {}, "By, in the names after it"), html("ul", {}, ...moment.became.map((text) => html("li", {}, text))));
     }
   } else {
-    const title = moment.short ? `Made safe: ${moment.short.replaceAll("`", "")}` : moment.title.replaceAll("_", " ");
+    const title = `${moment.short ? "Made safe: " : ""}${titleOf(moment)}`;
     parts.push(html("h2", {}, title, badge), html("p", { class: "soft" }, moment.about || ""));
     if (moment.note) parts.push(html("p", {}, moment.note));
     if (moment.id === "step-0" && data.note) parts.push(html("p", {}, data.note));

@@ -37,7 +37,7 @@ function render({ still = false } = {}) {
   }
   byId("before").hidden = !moment.rule;
   byId("before").setAttribute("aria-pressed", String(past));
-  byId("canvas").setAttribute("aria-label", `Graph of the block program, ${frame.boxes.length} cells: ${moment.title}`);
+  byId("canvas").setAttribute("aria-label", `Graph of the block program, ${frame.boxes.length} cells: ${titleOf(moment)}`);
   renderPlace(moment);
   plot.draw(plot.at, moment.id);
   if (state.key !== null && !frame.boxes.some((box) => box.key === state.key)) Object.assign(state, { key: null, name: null });
@@ -67,7 +67,7 @@ function renderPlace(moment) {
     } else link.removeAttribute("aria-current");
   }
   byId("slider").value = String(state.at);
-  byId("slider").setAttribute("aria-valuetext", moment.title);
+  byId("slider").setAttribute("aria-valuetext", titleOf(moment));
   byId("where").textContent = `${state.at} / ${moments.length - 1}`;
   byId("back").disabled = byId("first").disabled = state.at === 0;
   byId("next").disabled = byId("last").disabled = state.at === moments.length - 1;
@@ -166,7 +166,7 @@ function stepLink(moment) {
   const rule = moment.rule ? `${moment.rule.number ? `rule ${moment.rule.number}` : "extended"}${moment.rule.dim ? ` · ${moment.rule.dim}` : ""}` : "";
   const badge = moment.snapshot ? html("span", { class: "badge" }, `snapshot ${moment.snapshot}`) : null;
   return html("a", { href: `#${moment.id}`, class: moment.rule && moment.rule.extends ? "extends" : null },
-    html("i", {}, index), html("span", {}, moment.short ? moment.short.replaceAll("`", "") : moment.title.replaceAll("_", " ")), html("small", {}, rule, badge));
+    html("i", {}, index), html("span", {}, titleOf(moment)), html("small", {}, rule, badge));
 }
 
 function buildTexts() {
