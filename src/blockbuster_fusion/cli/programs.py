@@ -39,7 +39,7 @@ def find_program(name: str) -> ArrayProgram:
 def find_model(name: str) -> ArrayProgram | Model:
     """A program, as `find_program` has it; or a model with its inputs.
 
-    A function that takes nothing may return a model and a sequence of its inputs.
+    A function that takes nothing may return a model and a sequence of its inputs, or its one input.
     """
     path, colon, function = name.rpartition(":")
     if name.endswith(".py") or (path.endswith(".py") and not function):
@@ -62,8 +62,9 @@ def _program(name: str, found: Callable[..., Any], function: str) -> ArrayProgra
     made = found()
     if isinstance(made, ArrayProgram):
         return made
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], tuple | list):
-        return made
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
+        model, inputs = made
+        return model, inputs if isinstance(inputs, tuple | list) else (inputs,)
     raise _no_program(name, made)
 
 
