@@ -80,8 +80,9 @@ def explore(program: Any, *inputs: Any, **options: Any) -> Exploration:
     A function over arrays is given with specs, as to `compile`; an array program or a block program
     alone. `sizes` has lengths for the figures, by axis or symbol, and `rules` is the rule set. A
     model is given as to `explain`: a module, a function with tensors, or an exported program; with
-    `measure`, its steps are measured. An explanation of `explain` is taken as well. The result has
-    `.html()` and `.save(path)`, and shows itself in a notebook.
+    `measure`, its steps are measured, or each snapshot of an array program. An explanation of
+    `explain` is taken as well. The result has `.html()` and `.save(path)`, and shows itself in a
+    notebook.
     """
     torch_explain = sys.modules.get("blockbuster_fusion.torch.explain")
     is_explained = torch_explain is not None and isinstance(program, torch_explain.Explanation)
@@ -90,6 +91,12 @@ def explore(program: Any, *inputs: Any, **options: Any) -> Exploration:
     _check_torch("explore")
     from blockbuster_fusion.explorer import model
 
+    if is_explained and (inputs or options):
+        remedy = "explain the model with them"
+        given = "inputs or options beside it"
+        raise WrongKind(
+            function="explore", wanted="an explanation alone", given=given, remedy=remedy
+        )
     return model.explored(program) if is_explained else model.explore(program, *inputs, **options)
 
 

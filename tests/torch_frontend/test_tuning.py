@@ -105,7 +105,8 @@ def test_what_was_measured_needs_no_margin(
         limit = Seconds(best.seconds * factor)
         monkeypatch.setattr(library.LibraryTimes, "of", lambda *_, limit=limit: limit)
         forget(monkeypatch)
-        assert bool(explained(None, time_model=False).kernels) is wins
+        found = explained(None, time_model=False).kernels
+        assert any("softmax" in op for kernel in found for op in kernel.operators) is wins
 
 
 def test_a_lucky_sample_does_not_win(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

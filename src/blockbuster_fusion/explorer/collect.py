@@ -72,7 +72,7 @@ def program_data(
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
         "chosen_why": default_words(fusion),
     }
-    data = with_predicted_times(data, choices) if times else data
+    data = with_predicted_times(data, choices) if times and all(sizes.values()) else data
     if measure and isinstance(program, ArrayProgram):
         data = with_measured_times(data, choices, program)
     return data

@@ -1,4 +1,4 @@
-"""What `explore` returns: a page that can be saved, and that a notebook shows."""
+"""The page that `explore` returns: it can be saved, and a notebook shows it."""
 
 import inspect
 from collections.abc import Collection, Mapping

@@ -24,7 +24,7 @@ LANGUAGES = {"cpu": "C", "cuda": "Triton"}
 
 
 class Choices:
-    """What the compiler would make kernels of, for each target and snapshot."""
+    """The choices that kernels are made of, for each target and snapshot."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -68,7 +68,7 @@ class KernelMoments:
         self.docs = pass_docs()
 
     def of(self, snapshot: int, choices: Sequence[Choice], first: int) -> Iterator[Data]:
-        """What safety changes in a snapshot, then each target's nests and source.
+        """The changes of safety passes in a snapshot, then each target's nests and source.
 
         `choices` has one for each target, and `first` is the frame of the snapshot itself.
         """

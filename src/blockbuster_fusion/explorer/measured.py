@@ -12,7 +12,7 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.tools.bench import inputs_for, interleaved
 
 SECONDS = 0.5
-"""How long each program is run."""
+"""The seconds that each program is run."""
 
 
 def measured(

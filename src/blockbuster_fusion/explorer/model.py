@@ -11,6 +11,7 @@ from blockbuster_fusion.explorer.parts import part_data
 from blockbuster_fusion.explorer.plan_data import plan_data
 from blockbuster_fusion.explorer.steps import Data
 from blockbuster_fusion.ir.axis import Symbol
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.plans.amounts import counted
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
@@ -66,14 +67,25 @@ def model_data(explanation: Explanation, title: str) -> Data:
         fused, lengths = parts[name]
         key = str(id(fused.executable))
         if key not in programs:
-            programs[key] = part_data(fused, row["name"], lengths) | {"place": len(programs)}
+            programs[key] = _program(fused, row["name"], lengths) | {"place": len(programs)}
         made = programs[key]
+        if "runs" not in made:
+            continue
         row["program"] = made["place"]
         row["moments"] = {"runs": made["runs"], "source": made["source"]}
     texts = line_texts(nodes)
     known = {line for row in data["rows"] for line in row["lines"]}
     data["lines"] = {line: text for line, text in texts.items() if text and line in known}
     return data | {"programs": [*programs.values()]}
+
+
+def _program(fused: Fused, name: str, lengths: Mapping[str, int]) -> Data:
+    """The data of a kernel's page; of one that cannot be drawn, none, and the log tells why."""
+    try:
+        return part_data(fused, name, lengths)
+    except Exception as error:  # whatever it is: the page shows the others
+        log.warning("%s has no page: %s: %s", name, type(error).__name__, error)
+        return {}
 
 
 def _parts(graphs: tuple[CompiledGraph, ...]) -> dict[str, tuple[Fused, Mapping[str, int]]]:

@@ -1,4 +1,4 @@
-"""What each rule does, in a sentence or two for readers who do not know the patterns."""
+"""Each rule in a sentence or two, for readers who do not know the patterns."""
 
 WORDS = {
     "fuse_consecutive_maps": (

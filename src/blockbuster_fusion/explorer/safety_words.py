@@ -43,7 +43,7 @@ class SafetyWords:
     choices: Sequence[SafetyChoice]
 
     def short(self) -> str:
-        """What the pass did, in a few words."""
+        """The effect of the pass, in a few words."""
         axes = ", ".join(dict.fromkeys(choice.axis for choice in self.choices if choice.axis))
         if self.name == "storage":
             return "compute in 32 bits"
@@ -57,11 +57,15 @@ class SafetyWords:
 
     def decisions(self) -> list[str]:
         """The decisions of the pass as sentences."""
-        known = Operators(self.before, listed(self.before))
-        return [
-            _sentence(choice, known.of(self.before.at(choice.path), choice.node))
-            for choice in self.choices
-        ]
+        known, graphs = Operators(self.before, listed(self.before)), dict(self.before.walk())
+        found = []
+        for choice in self.choices:
+            graph = graphs.get(choice.path)  # a choice may be on what an earlier one has made
+            if graph is None or choice.node not in graph.nodes:
+                found.append(_sentence(choice, None))
+            else:
+                found.append(_sentence(choice, known.of(graph, choice.node)))
+        return found
 
     def _exponentials(self) -> str:
         """The operators with an exponential."""
@@ -85,8 +89,9 @@ class SafetyWords:
         return any(combiner not in simple for combiner in combiners)
 
 
-def _sentence(choice: SafetyChoice, operators: list[str]) -> str:
-    name, axis, reason = quoted(operators), choice.axis, choice.reason
+def _sentence(choice: SafetyChoice, operators: list[str] | None) -> str:
+    name = "a value" if operators is None else quoted(operators)
+    axis, reason = choice.axis, choice.reason
     if choice.kind == "exponent" and choice.shared in ("row", "block"):
         return (
             f"Before {name}, the exponentials of a {choice.shared} along {axis} get one exponent "

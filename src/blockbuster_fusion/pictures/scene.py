@@ -2,7 +2,7 @@
 
 A row is an operator on items, a box is a map, and a line is a value that one row makes and others
 read. Rows are in the order of the listing, and have its names. So a picture and a listing can be
-read side by side, and an operator that a rule does not touch keeps its place among the others.
+read side by side. An operator that a rule does not touch keeps its place among the others.
 """
 
 from collections.abc import Iterator

@@ -340,7 +340,7 @@ class _Count:
                 work.operations += operations * elements
                 work.functions += functions * elements
             case Fold(tile, operand):
-                work.folding += times * (1 + math.log2(self.elements(tile)) / 2)
+                work.folding += times * (1 + math.log2(max(1, self.elements(tile))) / 2)
                 if statement.span != operand.spans[-1]:
                     work.crossed += times * self.elements(tile)
                 work.operations += self.elements(operand) * times

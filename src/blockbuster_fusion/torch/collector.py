@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """The collector does not run, unless the caller has stopped it anyway."""
+    """The collector does not run; afterwards it is as the caller had it."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -20,7 +20,6 @@ from blockbuster_fusion.select.partition import Certificate
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
-from blockbuster_fusion.torch.capture.merge_equal import merge_equal
 from blockbuster_fusion.torch.capture.operator_graph import operator_graph
 from blockbuster_fusion.torch.capture.results import (
     correct_strides,
@@ -286,11 +285,9 @@ class _WeighedGraph:
         weights = [given[i] for i in static if i < len(given)]
         weights += [] if self.constants is None else self.constants.inputs(module.graph)
         analysis = Analysis(module, frozenset(weights))
-        if merge_equal(analysis):
-            analysis = replace(analysis)  # without what was known of the graph before
         analysis, self.halved = _with_moved_slices(analysis, options, target)
         if unshare(analysis.module, self.placements):
-            analysis = replace(analysis)
+            analysis = replace(analysis)  # without what was known of the graph before
         self.captured = operator_graph(analysis)
         return analysis
 

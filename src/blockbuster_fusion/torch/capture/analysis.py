@@ -80,7 +80,9 @@ class Analysis:
         nodes with several results, which depend on the readers.
         """
         made = replace(self, static=static, library=library)
-        kept = {n: x for n, x in self._refusals.items() if isinstance(n.meta["val"], torch.Tensor)}
+        kept = {
+            n: x for n, x in self._refusals.items() if isinstance(n.meta.get("val"), torch.Tensor)
+        }
         made._refusals.update(kept)
         return made
 
