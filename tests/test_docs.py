@@ -37,7 +37,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _changes_nothing() -> Iterator[None]:
-    """What a page changes is undone: other tests look through the tables, and take gradients."""
+    """Undoes the changes of a page: other tests look through the tables, and take gradients."""
     with patch.dict(table.TABLE), patch.dict(torch_table.TABLE), torch.enable_grad():
         yield
 

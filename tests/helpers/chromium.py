@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-OPTIONS = (
+QUIET = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"),
 )
+"""Options by which it has no window, and asks nothing of a network."""
+OPTIONS = (*QUIET, "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe")
 PATIENCE = 60.0
 """The most seconds that an answer of the browser takes on a busy machine."""
 KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}

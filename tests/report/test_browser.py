@@ -1,7 +1,6 @@
 """The page of a report in a real Chromium: it fits its window, and nothing in it is executed."""
 
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +10,18 @@ import pytest
 from blockbuster_fusion.report.collect import report_of
 from blockbuster_fusion.report.page import page
 from blockbuster_fusion.report.report import Report
+from helpers.chromium import QUIET, chromium
 from helpers.plans import hostile, layered, plan_of
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 WIDTHS = "<script>document.title = `${document.documentElement.scrollWidth} ${innerWidth}`</script>"
 """A script that a test adds to a page to learn how wide it is."""
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
 
 def title(html: str, folder: Path, width: int) -> str:
     """The title of a page after it was shown in a window of some width."""
     file = folder / "page.html"
     file.write_text(html, encoding="utf-8")
-    command = [str(CHROMIUM), *QUIET, f"--user-data-dir={folder / 'user'}"]
+    command = [chromium(), *QUIET, f"--user-data-dir={folder / 'user'}"]
     command += [f"--window-size={width},1500", "--dump-dom", file.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     found = re.search("<title>(.*?)</title>", done.stdout, re.DOTALL)

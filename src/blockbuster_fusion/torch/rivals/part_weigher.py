@@ -99,7 +99,7 @@ class PartWeigher:
         except Exception as error:  # whatever it is: the compiler of parts meets it too
             if self.parts.options.strict:
                 raise
-            log.debug("no program has a part: %s", error)
+            log.warning("no kernels for %s: %s", nodes[0].name, sentence(error))
             return Estimate(Seconds(math.inf), FLOOR)
         return Estimate(Seconds(0.0), FLOOR)
 
