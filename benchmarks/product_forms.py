@@ -24,9 +24,10 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose, executable_of
 from blockbuster_fusion.improve import Improver
+from blockbuster_fusion.runtime.workers import Workers, usual_workers
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.machines import machine_for
-from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
+from blockbuster_fusion.torch.rivals.compiling import compile_choices
 
 RESULTS = Path(__file__).parent / "results" / "product_forms_h200.json"
 COLD = 200 << 20
@@ -178,7 +179,7 @@ def main() -> None:
     with torch.no_grad():
         for case, choices in zip(cases, found, strict=True):
             inputs = PROGRAMS[case["case"]].inputs(case["sizes"])
-            workers.compile(choices, inputs, (), 60.0)
+            compile_choices(workers, choices, inputs, (), 60.0)
             rows.append(measured(case, choices))
             sizes, library = "x".join(map(str, case["sizes"].values())), rows[-1]["library"]
             print(f"{case['case']} {sizes}: PyTorch {library:.1f} µs", flush=True)

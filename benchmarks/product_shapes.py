@@ -24,10 +24,11 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, capability_of, choose, executable_of
 from blockbuster_fusion.improve import Improver
+from blockbuster_fusion.runtime.workers import Workers, usual_workers
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.torch.machines import machine_for
+from blockbuster_fusion.torch.rivals.compiling import compile_choices
 from blockbuster_fusion.torch.rivals.timing import launcher
-from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
 
 DEVICE = torch.device("cuda")
 COLD = 160 << 20
@@ -292,7 +293,7 @@ def main() -> None:
     with torch.no_grad():
         for shape, some in found.items():
             inputs = shape.inputs(0)
-            workers.compile([choice for _, choice in some.values()], inputs, (), 60.0)
+            compile_choices(workers, [choice for _, choice in some.values()], inputs, (), 60.0)
             rows.append(measured(shape, some))
             show(rows[-1])
             torch.cuda.empty_cache()

@@ -9,10 +9,10 @@ import pytest
 PACKAGE = "blockbuster_fusion"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
-    *("version", "errors", "naming", "messages", "progress", "passes"),
+    *("version", "errors", "naming", "messages", "progress", "passes", "worker"),
     *("machine", "ir", "host", "array", "cost", "rules", "fusion", "pictures", "safety"),
     *("nest", "schedule", "printers", "runtime", "select"),
-    *("choice", "improve", "compiler", "plans", "report", "torch"),
+    *("choice", "improve", "compiler", "search_job", "plans", "report", "torch"),
     *("interp", "tools", "explorer", "cli", "api"),
     "__init__",  # the public face: may import all, and no layer may import from it
 )

@@ -139,6 +139,10 @@ class Improver:
 
     def best(self, sizes: Sizes, most: int = MOST_KEPT) -> list[Choice]:
         """The choices of the least predicted times for some sizes, and those given."""
+        return [*self.searched(sizes, most), *self.choices]
+
+    def searched(self, sizes: Sizes, most: int = MOST_KEPT) -> list[Choice]:
+        """The choices of the least predicted times for some sizes."""
         kernels = self.kernels(sizes)
         found: list[tuple[float, Choice]] = []
         for choice in self.promising(kernels):
@@ -154,7 +158,7 @@ class Improver:
             kept.setdefault((*form, frozenset(self.scheduled(choice)[1].items())), choice)
             if len(kept) == most:
                 break
-        return [*kept.values(), *self.choices]
+        return [*kept.values()]
 
     def kernels(self, sizes: Sizes) -> CountedKernels:
         """The kernels of nests for some sizes, none so far."""

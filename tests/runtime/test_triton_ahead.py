@@ -26,11 +26,12 @@ from blockbuster_fusion.runtime.triton.ahead import (
     _Target,
     kernel_jobs,
     launches_of,
-    serve,
 )
 from blockbuster_fusion.runtime.triton.launch import TritonKernels
-from blockbuster_fusion.torch.rivals import workers
-from blockbuster_fusion.torch.rivals.workers import Workers
+from blockbuster_fusion.runtime.workers import Workers
+from blockbuster_fusion.torch.rivals import compiling
+from blockbuster_fusion.torch.rivals.compiling import compile_choices
+from blockbuster_fusion.worker import serve
 
 CAPABILITY = 90
 LENGTH = 96
@@ -94,9 +95,9 @@ def test_launches_find_what_workers_have_compiled(
     shorter = {dim: max(16, tile // 2) for dim, tile in choice.tiles.items()}
     choices = [choice, replace(choice, tiles=shorter)]
     given = inputs(compiled(choice))
-    monkeypatch.setattr(workers, "capability_of", lambda target: CAPABILITY)
+    monkeypatch.setattr(compiling, "capability_of", lambda target: CAPABILITY)
     pool = Workers(2)
-    pool.compile(choices, given, (), 1e9)
+    compile_choices(pool, choices, given, (), 1e9)
     processes = [worker.process for worker in pool._processes]
     pool.close()
     assert processes
@@ -127,14 +128,15 @@ def test_another_launch_is_another_job(cache: Path) -> None:
     (job,) = kernel_jobs(runner, given, (), CAPABILITY)
     (same,) = kernel_jobs(runner, [x.clone() for x in given], (), CAPABILITY)
     (other,) = kernel_jobs(runner, [x.contiguous() for x in given], (), CAPABILITY)
-    assert KernelJob.from_json(job.to_json()) == job == same
+    assert json.loads(json.dumps(job.data())) == job.data()
+    assert job == same
     assert replace(other, arguments=job.arguments) == job != other
 
 
 def test_a_worker_tells_why_it_fails(cache: Path) -> None:
     answers = io.StringIO()
-    bad = KernelJob("def f(:", "f", [], {}, {}, CAPABILITY, []).to_json()
+    bad = json.dumps(KernelJob("def f(:", "f", [], {}, {}, CAPABILITY, []).data())
     serve(io.StringIO(f"no job\n{bad}\n"), answers)
     first, second = map(json.loads, answers.getvalue().splitlines())
-    assert first.startswith("JSONDecodeError: ")
-    assert second.startswith("SyntaxError: ")
+    assert first["failure"].startswith("JSONDecodeError: ")
+    assert second["failure"].startswith("SyntaxError: ")

@@ -1,7 +1,7 @@
 """Constraints: what is together, apart or stored, and the cheapest parts under them."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -37,6 +37,9 @@ class Hashed:
 
     def guess(self, part: int) -> Seconds | None:
         return self.floor(part)
+
+    def ahead(self, parts: Iterable[int]) -> None:
+        """Needs no time."""
 
     def offer(self, part: int) -> Offer | None:
         forms = [self.units.operators[i].form for i in self.units.operators_in(part)]

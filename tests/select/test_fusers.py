@@ -1,6 +1,7 @@
 """Fusers compete: each part is run by the one that is the cheapest in the cheapest set."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -22,6 +23,9 @@ class Toy:
     name: str
     costs: dict[int, float]
     is_exact: bool = True
+    expected: list[int] = field(default_factory=list)
+    """The parts that it was told of ahead."""
+    asked: list[int] = field(default_factory=list)
 
     def candidates(self) -> list[int]:
         return [part for part in self.costs if part.bit_count() > 1]
@@ -32,7 +36,11 @@ class Toy:
     def guess(self, part: int) -> Seconds | None:
         return self.floor(part)
 
+    def ahead(self, parts: Iterable[int]) -> None:
+        self.expected.extend(parts)
+
     def offer(self, part: int) -> Offer | None:
+        self.asked.append(part)
         seconds = self.floor(part)
         return None if seconds is None else Offer(self.name, seconds, seconds, "measured")
 
@@ -84,6 +92,14 @@ def test_one_that_is_fast_may_not_pay_in_the_set() -> None:
     kernels = Toy("kernels", {**ALL, MIDDLE: 1.0}, is_exact=False)
     found = selected(kernels, LIBRARY, custom)
     assert chosen(found) == [(1, "library"), (MIDDLE, "kernels"), (8, "library")]
+
+
+def test_it_is_told_ahead_of_what_it_is_asked() -> None:
+    kernels = Toy("kernels", {**ALL, FRONT: 6.5, MIDDLE: 3.0, BACK: 9.0}, is_exact=False)
+    selected(kernels, LIBRARY, Toy("custom", {BACK: 7.0}))
+    assert kernels.asked
+    assert {*kernels.asked} == {*kernels.expected}
+    assert BACK not in kernels.expected
 
 
 def test_all_in_one() -> None:

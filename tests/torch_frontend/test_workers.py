@@ -19,12 +19,14 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.errors import CompilerFailed, WorkerFailed, WrongKind
 from blockbuster_fusion.printers.c.kernel import print_c
+from blockbuster_fusion.runtime import workers
 from blockbuster_fusion.runtime.c import compiler
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
 from blockbuster_fusion.runtime.worker_process import WorkerProcess
-from blockbuster_fusion.torch.rivals import tuning, workers
+from blockbuster_fusion.runtime.workers import Workers, usual_workers
+from blockbuster_fusion.torch.rivals import compiling, tuning
+from blockbuster_fusion.torch.rivals.compiling import compile_choices
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
-from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
 from blockbuster_fusion.torch.tune import subject_of
 
 FOREVER = 1e9
@@ -65,7 +67,7 @@ def running(tmp_path: Path) -> list[int]:
 def test_what_is_compiled_ahead_is_found(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Workers(2)
     some = subject.choices
-    pool.compile(some, subject.inputs, subject.sizes, FOREVER)
+    compile_choices(pool, some, subject.inputs, subject.sizes, FOREVER)
     pool.close()
 
     def refuse(*_: object) -> str:
@@ -81,13 +83,14 @@ def test_no_worker_starts_without_work_for_several(
     count: int, choices: int, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "ThreadPoolExecutor", None)
-    Workers(count).compile(subject.choices[:choices], subject.inputs, subject.sizes, FOREVER)
+    some = subject.choices[:choices]
+    compile_choices(Workers(count), some, subject.inputs, subject.sizes, FOREVER)
 
 
 def test_what_is_known_is_not_compiled(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     with Tuner(workers=2) as tuner:
         first = tuner.best(subject)
-        monkeypatch.setattr(workers, "source_of", None)
+        monkeypatch.setattr(compiling, "source_of", None)
         assert tuner.best(subject) == first
 
 
@@ -97,7 +100,7 @@ def test_a_compiler_that_fails_ahead_is_asked_again(
     def fails(source: str) -> None:
         raise CompilerFailed(command="cc", source="a kernel", message="killed")
 
-    monkeypatch.setattr(workers, "compile_c", fails)
+    monkeypatch.setattr(compiling, "compile_c", fails)
     with Tuner(workers=2) as tuner:
         found = tuner.best(subject)
         assert found is not None
@@ -113,23 +116,23 @@ def test_compilers_end_with_the_time(
         "CC", compiler_that(tmp_path, 'case "$1" in --version) ;; *) sleep 100;; esac')
     )
     pool = Workers(2)
-    pool.compile(subject.choices, subject.inputs, subject.sizes, 0.5)
+    compile_choices(pool, subject.choices, subject.inputs, subject.sizes, 0.5)
     assert [*tmp_path.glob("cc-*")]
     assert not running(tmp_path)
-    pool.compile(subject.choices, subject.inputs, subject.sizes, FOREVER)  # does nothing
+    compile_choices(pool, subject.choices, subject.inputs, subject.sizes, FOREVER)  # does nothing
 
 
 def test_a_worker_that_does_not_start_is_left_alone(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "TRITON_WORKER", "blockbuster_fusion.no_such_module")
+    monkeypatch.setattr(workers, "WORKER", "blockbuster_fusion.no_such_module")
     pool = Workers(2)
     monkeypatch.setattr(
-        pool, "tasks", lambda *_: {job: partial(pool.ask, job) for job in ("{}", "[]", "1", "2")}
+        compiling, "_tasks", lambda *_: {n: partial(pool.ask, {"number": n}) for n in range(4)}
     )
-    pool.compile(subject.choices, subject.inputs, subject.sizes, FOREVER)
+    compile_choices(pool, subject.choices, subject.inputs, subject.sizes, FOREVER)
     with pytest.raises(WorkerFailed, match="it was stopped"):
-        pool.ask("{}")
+        pool.ask({})
     pool.close()
 
 
@@ -149,15 +152,16 @@ def test_a_worker_that_dies_is_replaced(subject: Subject, monkeypatch: pytest.Mo
             if self.has_answered:
                 raise WorkerFailed(problem="it ended with status -9")
             self.has_answered = True
-            return '"done"'
+            return '{"result": null}'
 
         def end(self) -> None: ...
 
     monkeypatch.setattr(workers, "WorkerProcess", Mortal)
     pool = Workers(2)
-    texts = [str(number) for number in range(40)]
-    monkeypatch.setattr(pool, "tasks", lambda *_: {t: partial(pool.ask, t) for t in texts})
-    pool.compile(subject.choices, subject.inputs, subject.sizes, FOREVER)
+    monkeypatch.setattr(
+        compiling, "_tasks", lambda *_: {n: partial(pool.ask, {"number": n}) for n in range(40)}
+    )
+    compile_choices(pool, subject.choices, subject.inputs, subject.sizes, FOREVER)
     pool.close()
     assert len(started) > 10
 

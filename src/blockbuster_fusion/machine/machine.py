@@ -94,9 +94,13 @@ class Machine:
                 return memory
         return self.main
 
+    def data(self) -> dict[str, Any]:
+        """The machine as plain data, which `from_mapping` reads."""
+        return asdict(self)
+
     def to_json(self) -> str:
         """The machine as the text of a file that `read` reads."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps(self.data(), indent=2) + "\n"
 
 
 def _problem(machine: Machine) -> str:

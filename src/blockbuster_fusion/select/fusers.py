@@ -3,6 +3,7 @@
 Our rules are one fuser. The operators of a library are another; a user's own operators too.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +42,9 @@ class Fuser(Protocol):
 
     def guess(self, part: int) -> Seconds | None:
         """A cost that may be expected of the offer, not below the floor."""
+
+    def ahead(self, parts: Iterable[int]) -> None:
+        """Is told which parts it is asked about next, unless it is exact."""
 
     def offer(self, part: int) -> Offer | None:
         """The best way to run a part, or None."""

@@ -118,6 +118,8 @@ class Partitioner:
     """A cost that is known without pricing, or NEVER: not below the price."""
     total: Callable[[Seconds], float] = Seconds.total
     caps: Caps = field(default_factory=Caps)
+    expect: Callable[[Sequence[Placed]], None] | None = None
+    """Is told which candidates are priced next, one after the other."""
     priced: dict[str, Seconds] = field(default_factory=dict)
     """The costs that are known; a caller may know some before."""
 
@@ -212,10 +214,15 @@ class Partitioner:
         return window.key_of[part]
 
     def ask(self, parts: Iterable[Placed]) -> None:
-        for window, part in parts:
-            key = self.key(window, part)
-            if key not in self.priced:
-                self.set(key, self.price(window, part))
+        """Prices the parts whose cost is not known; one of those that are equal."""
+        new: dict[str, Placed] = {}
+        for part in parts:
+            if (key := self.key(*part)) not in self.priced:
+                new.setdefault(key, part)
+        if self.expect is not None:
+            self.expect([*new.values()])
+        for key, part in new.items():
+            self.set(key, self.price(*part))
 
     def set(self, key: str, cost: Seconds) -> None:
         """Notes the cost of a candidate; ways through windows that have it are sought again."""

@@ -59,7 +59,7 @@ class Selection:
         Else it is that of single units.
         """
         costs = (self._floor, self._price, self._guess, self._sure)
-        partitioner = Partitioner(self.windows, *costs, self.total, self.caps)
+        partitioner = Partitioner(self.windows, *costs, self.total, self.caps, self._expect)
         offers = dict(incumbent)
         known: Seconds | None = None
         if offers:
@@ -94,6 +94,20 @@ class Selection:
                     best = offer
             self.offers[part] = best
         return self.offers[part]
+
+    def _expect(self, places: Sequence[tuple[Window, int]]) -> None:
+        """Tells fusers that take time which parts they are asked about next."""
+        parts = [part << window.first for window, part in places]
+        parts = [part for part in parts if self.constraints.may_hold(part)]
+        exact = [fuser for fuser in self.fusers if fuser.is_exact]
+
+        def may_win(fuser: Fuser, part: int) -> bool:
+            floor, others = fuser.floor(part), [x.floor(part) for x in exact]
+            sizes = (self._size(x) for x in others if x is not None)
+            return floor is not None and all(self._size(floor) < size for size in sizes)
+
+        for fuser in (fuser for fuser in self.fusers if not fuser.is_exact):
+            fuser.ahead([part for part in parts if may_win(fuser, part)])
 
     def known(self, part: int) -> Offer | None:
         """The cheapest offer for a part that takes no time to ask for.

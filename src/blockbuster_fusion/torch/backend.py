@@ -20,6 +20,7 @@ from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.workers import check_workers, shared_workers
 from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
@@ -33,7 +34,7 @@ from blockbuster_fusion.torch.rivals.composites import Called
 from blockbuster_fusion.torch.rivals.custom import CustomOperator
 from blockbuster_fusion.torch.rivals.weighing import CALL, Weighing
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, forward_of
-from blockbuster_fusion.torch.rivals.workers import check_workers
+from blockbuster_fusion.worker import KERNEL, SEARCH
 
 NAME = "blockbuster"
 
@@ -137,9 +138,10 @@ class _Captured:
         return self.mode in REPLAYING and self.gpu is not None
 
     def start(self) -> None:
-        """Has Triton start while the model is captured and weighed, if it is for a GPU."""
+        """Has Triton and workers start while the model is captured, if it is for a GPU."""
         if self.gpu is None or self.options.target not in (None, "cuda"):
             return
+        shared_workers(SEARCH), shared_workers(KERNEL)
         with contextlib.suppress(ImportError):  # a part tells that Triton is missing
             from blockbuster_fusion.runtime.triton.ahead import start
 

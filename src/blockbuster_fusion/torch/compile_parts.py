@@ -31,9 +31,10 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
-from blockbuster_fusion.runtime.tensors import STORED, library_on
+from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.search_job import SearchesAhead, SearchJob
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import REASON, is_collective
@@ -45,6 +46,7 @@ from blockbuster_fusion.torch.freeze import Constants
 from blockbuster_fusion.torch.groups import Fused, Group, Joined, Library, LibraryChoice, Unfused
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options, device_of
+from blockbuster_fusion.torch.part_inputs import example_inputs
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
 from blockbuster_fusion.torch.tuned import measured_before, tuned_choices, tuning_key
@@ -107,6 +109,7 @@ class PartCompiler:
         """The programs of parts, as long as the graph is the same."""
         self.built: dict[Hashable, Future[Executable]] = {}
         """The kernels that threads build, by part."""
+        self.ahead = SearchesAhead()
         self.planned: dict[tuple[Node, ...], Kernels] = {}
         """The kernels that a plan has, by part."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
@@ -355,21 +358,46 @@ class PartCompiler:
         found = _CHOSEN.get(key)
         if found is None:
             check_target(target)
-            request = self.request(part, target)
             planned = self.planned.get(part.nodes)
-            config = None if planned is None else planned.config
-            choices = choose(replace(request, config=config))
-            if config is None and target == "cuda" and part.expressed.reads_transposed:
-                choices = [c.mirrored for c in choices]
-            found = Candidates(choices, None)
-            if config is None and target in ("cpu", "cuda"):
-                sizes, machine = self.sizes(part), self.machine(target)
-                improver = Improver(choices, machine)
-                best = improver.steady(improver.best(sizes), self.points(part))
-                tuned = tuned_choices(request, self.tuning(part, target), machine, best[0], sizes)
-                found = Candidates([*tuned, *best], improver)
+            if planned is not None:
+                request = replace(self.request(part, target), config=planned.config)
+                found = Candidates(choose(request), None)
+            elif target in ("cpu", "cuda"):
+                found = self.searched(part, target)
+            else:
+                found = Candidates(choose(self.request(part, target)), None)
             _CHOSEN.put(key, found)
         return found
+
+    def searched(self, part: PartProgram, target: str) -> Candidates:
+        """The choices that may run a part, with schedules that are searched."""
+        job = self.search_job(part, target)
+        choices, (sizes, machine) = job.choices(), (job.sizes, job.machine)
+        improver = Improver(choices, machine)
+        best = [*self.ahead.result(self.key(part, target), improver, sizes), *choices]
+        best = improver.steady(best, self.points(part))
+        tuned = tuned_choices(job.request, self.tuning(part, target), machine, best[0], sizes)
+        return Candidates([*tuned, *best], improver)
+
+    def search_job(self, part: PartProgram, target: str) -> SearchJob:
+        """The search for the schedules of a part."""
+        mirrored = target == "cuda" and part.expressed.reads_transposed
+        request = self.request(part, target)
+        return SearchJob(request, mirrored, self.sizes(part), self.machine(target))
+
+    def search_ahead(self, parts: Iterable[Sequence[Node]]) -> None:
+        """Is told which parts come next: workers search their schedules at the same time.
+
+        A part that fails here fails again in its turn, where it is dealt with.
+        """
+        jobs: dict[Hashable, SearchJob] = {}
+        for nodes in parts:
+            with contextlib.suppress(Exception):
+                part, target = self.program(nodes), self.options.target_of(nodes)
+                key = self.key(part, target)
+                if target == "cuda" and _CHOSEN.get(key) is None:
+                    jobs[key] = self.search_job(part, target)
+        self.ahead.start(jobs)
 
     def elsewhere(self, part: PartProgram, target: str) -> Elsewhere:
         """The choices for other sizes than those of the captured call, by ranges."""
@@ -457,21 +485,9 @@ class PartCompiler:
     def examples(
         self, part: PartProgram, device: torch.device, length: Length | None = None
     ) -> tuple[list[torch.Tensor], tuple[tuple[Axis, int], ...]]:
-        """Arrays of zeros for the inputs of a part, and its sizes: by default as captured.
-
-        Places of rows are distinct.
-        """
+        """Arrays of zeros for the inputs of a part, and its sizes: by default as captured."""
         length = length or self.expected.captured
-        given = [
-            torch.zeros(
-                [length(size) for position in layout.positions for size, _ in position],
-                dtype=STORED[part.storage[layout.name]],
-                device=device,
-            )
-            for layout in part.expressed.inputs
-        ]
-        for number in part.expressed.program.places:
-            given[number] = counted_like(given[number])
+        given = example_inputs(part, self.analysis.by_name, device, length)
         return given, self.sizes(part, length)
 
     def sizes(
@@ -502,11 +518,6 @@ class PartCompiler:
     def machine(self, target: str) -> Machine:
         """The machine that kernels for a target run on."""
         return machine_for(target, self.options.threads)
-
-
-def counted_like(places: torch.Tensor) -> torch.Tensor:
-    """0, 1, 2, … in an array like another."""
-    return torch.arange(places.numel(), device=places.device).to(places.dtype).view_as(places)
 
 
 def part_name(nodes: Sequence[Node]) -> str:

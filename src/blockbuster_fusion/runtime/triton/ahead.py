@@ -1,26 +1,25 @@
 """Triton kernels compiled before their launch, into the cache that the launch reads.
 
 A job is data: a source, and the arguments of a launch with dtypes in place of tensors. Triton
-itself makes the key of its cache from them, so no GPU is needed. This file is also the program of a
-worker process: it reads a job from each line, and answers with a line.
+itself makes the key of its cache from them, so no GPU is needed. Its compiler is Python, so worker
+processes do jobs at the same time, and this process finds what they have compiled in the cache.
 """
 
 import contextlib
-import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from threading import BoundedSemaphore
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
+from blockbuster_fusion.errors import WorkerFailed
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.shared_memory import shared_limit
@@ -30,9 +29,12 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tensors import STORED, TorchArrays
 from blockbuster_fusion.runtime.triton.descriptors import Matrix
+from blockbuster_fusion.runtime.triton.device import capability
 from blockbuster_fusion.runtime.triton.driver import load_library
 from blockbuster_fusion.runtime.triton.launch import FittingLaunch, TritonKernels, load
 from blockbuster_fusion.runtime.triton.variants import compile_fitting
+from blockbuster_fusion.runtime.workers import shared_workers
+from blockbuster_fusion.worker import KERNEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,9 @@ class KernelJob:
     unspecialised: list[str]
     """The parameters that the kernel takes as they come."""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "KernelJob":
-        return cls(**json.loads(text))
+    def data(self) -> dict[str, Any]:
+        """The job as plain data, for a worker."""
+        return {"task": KERNEL, **asdict(self)}
 
     def compile(self) -> None:
         """Compiles the kernel as its launch would; there need not be a GPU."""
@@ -69,6 +68,11 @@ class KernelJob:
         if self.unspecialised:
             function = triton.jit(function.fn, do_not_specialize=self.unspecialised)
         compile_fitting(function, given, self.options, shared_limit(self.capability))
+
+
+def run_job(data: Mapping[str, Any]) -> None:
+    """Does a job that is given as data."""
+    KernelJob(**{name: x for name, x in data.items() if name != "task"}).compile()
 
 
 class _Target:
@@ -156,14 +160,27 @@ def compile_ahead(
 
 
 def compile_launches(launches: Sequence[FittingLaunch], device: torch.device) -> None:
-    """Compiles the kernels of some launches at the same time, and launches none."""
+    """Compiles the kernels of some launches at the same time, and launches none.
+
+    If there are workers, this process loads what they have compiled.
+    """
+    workers, number = shared_workers(KERNEL), capability()
 
     def compile_one(launch: FittingLaunch) -> None:
+        if workers is not None and number is not None and launch.is_new:
+            with contextlib.suppress(WorkerFailed):  # it is compiled here, and tells what is wrong
+                workers.ask(_job(launch, number).data())
         with _COMPILERS, torch.cuda.device(device):  # a thread has one of its own
             launch.compile()
 
-    if device.type == "cuda":
-        start(device).result()
+    if device.type != "cuda":
+        return
+    start(device).result()
+    if workers is not None:
+        waiting = [workers.run(partial(compile_one, x)) for x in launches]
+        for made in waiting:
+            made.result()
+    else:
         with ThreadPoolExecutor() as pool:
             list(pool.map(compile_one, launches))
 
@@ -172,10 +189,10 @@ def kernel_jobs(
     compiled: Compiled, inputs: Sequence[torch.Tensor], sizes: Sizes, capability: int
 ) -> list[KernelJob]:
     """The kernels of a program as a run with such inputs launches them."""
-    return [_job(x, compiled.source, capability) for x in launches_of(compiled, inputs, sizes)]
+    return [_job(x, capability) for x in launches_of(compiled, inputs, sizes)]
 
 
-def _job(launch: FittingLaunch, source: str, capability: int) -> KernelJob:
+def _job(launch: FittingLaunch, capability: int) -> KernelJob:
     """The kernel of a launch, with dtypes in place of tensors."""
     launcher, plan = launch.launcher, launch.plan
     function, arguments = launcher.form(plan, launch.strides)
@@ -190,6 +207,7 @@ def _job(launch: FittingLaunch, source: str, capability: int) -> KernelJob:
         str(at): [[*x.shape], [*x.strides], [*x.block]]
         for at, x in launcher.matrices(plan, launch.strides).items()
     }
+    source = launcher.source
     return KernelJob(source, name, arguments, matrices, options, capability, taken)
 
 
@@ -222,23 +240,3 @@ class _Shapes(TorchArrays):
 
     def handle(self, x: torch.Tensor) -> torch.Tensor:
         return x
-
-
-# ------------------------------------------------------------------------ a worker process
-
-
-def serve(jobs: TextIO, answers: TextIO) -> None:
-    """Compiles jobs, a line each, and answers with "done" or with the reason of a failure."""
-    for line in jobs:
-        try:
-            KernelJob.from_json(line).compile()
-            answer = "done"
-        except Exception as error:  # whatever Triton raises
-            answer = f"{type(error).__name__}: {error}"
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a compiler prints is no answer
-    serve(sys.stdin, answers)

@@ -62,7 +62,7 @@ class TritonKernels:
         module = load(self.source)
         self.nest = nest  # kept, so that no other kernel gets the id of one of its own
         self._launchers = {
-            id(launched): Launcher(launched, getattr(module, launched.name), shared)
+            id(launched): Launcher(launched, getattr(module, launched.name), shared, self.source)
             for launched in nest.launches
         }
 
@@ -144,9 +144,12 @@ def _write(file: Path, source: str) -> None:
 class Launcher(LaunchPlanner):
     """One kernel, or several of one launch, and the arguments of its function."""
 
-    def __init__(self, launched: Launchable, function: Any, shared: int = USUAL_SHARED) -> None:
+    def __init__(
+        self, launched: Launchable, function: Any, shared: int = USUAL_SHARED, source: str = ""
+    ) -> None:
+        """`source` is the text of the function's module."""
         super().__init__(launched, shared)
-        self.function = function
+        self.function, self.source = function, source
         self.parameters: list[str] = list(function.arg_names)
         at = {name: i for i, name in enumerate(self.parameters)}
         self.pointers = [at.get(self.names.pointers[b]) for b in self.buffers]
@@ -189,9 +192,13 @@ class Launcher(LaunchPlanner):
         matrices: Mapping[int, Matrix],
     ) -> None:
         """Compiles a function for some numbers and matrices, unless that is done."""
+        self.variants.compile(function, self.values(numbers, matrices), options, self.shared)
+
+    def values(self, numbers: Arguments, matrices: Mapping[int, Matrix]) -> list[Any]:
+        """The arguments of the function, with placeholders for arrays."""
         arrays = {n: placeholder(TORCH[b.dtype]) for b, n in self.names.pointers.items()}
-        values = [arrays.get(name, numbers.get(name)) for name in self.parameters]
-        self.variants.compile(function, described(values, matrices), options, self.shared)
+        given = [arrays.get(name, numbers.get(name)) for name in self.parameters]
+        return [*described(given, matrices)]
 
     def matrices(self, plan: LaunchPlan, strides: Sequence[Sequence[int]]) -> dict[int, Matrix]:
         """The arrays that descriptors load, by their places among the arguments."""
@@ -370,11 +377,22 @@ class FittingLaunch:
         """Compiles all forms of the kernel, and launches none."""
         launcher = self.launcher
         if self.has_all_forms:
-            form = launcher.variants.fitting(*launcher.numbers(self.plan, self.strides))
-            matrices = launcher.matrices(self.plan, self.strides)
-            launcher.compile_form(*form, self.plan.options, matrices)
+            launcher.variants.compile(*self.form, launcher.shared)
         else:
             launcher.compile_forms(self.sizes, self.tiles, self.options, self.strides)
+
+    @property
+    def is_new(self) -> bool:
+        """True if the kernel has one form, which this process has not compiled."""
+        return self.has_all_forms and not self.launcher.variants.knows(*self.form)
+
+    @property
+    def form(self) -> tuple[Any, list[Any], Mapping[str, int]]:
+        """The function, with placeholders for arrays among its arguments, and its options."""
+        launcher = self.launcher
+        function, numbers = launcher.variants.fitting(*launcher.numbers(self.plan, self.strides))
+        matrices = launcher.matrices(self.plan, self.strides)
+        return function, launcher.values(numbers, matrices), self.plan.options
 
     def by_driver(self, device: torch.device, addresses: Sequence[int]) -> DriverLaunch | None:
         """The launch as the driver takes it, if it has run on a device with such addresses."""

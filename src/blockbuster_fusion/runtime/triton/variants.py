@@ -81,15 +81,16 @@ class Variants:
 
         A program may take `room` bytes of shared memory.
         """
-        constant = [v for p, v in zip(function.params, values, strict=True) if p.is_constexpr]
-        fixed = [v for p, v in zip(function.params, values, strict=True) if not p.do_not_specialize]
-        numbers = [v for v in fixed if isinstance(v, int)]
-        form = (id(function), (*constant,), (*numbers,), (*options.items(),))
+        form = _form(function, values, options)
         with self.lock:
             is_new = form not in self.compiled
             self.compiled.add(form)
         if is_new:
             compile_fitting(function, values, options, room)
+
+    def knows(self, function: Any, values: Sequence[Any], options: Mapping[str, int]) -> bool:
+        """True if a function is compiled for a launch, or is being compiled."""
+        return _form(function, values, options) in self.compiled
 
     @cached_property
     def evens(self) -> list[str]:
@@ -112,6 +113,14 @@ class Variants:
             if any(_entries_change(axis.dim, axis.along) for axis in buffer.axes):
                 found.add(self.names.copies[buffer])
         return frozenset(found & set(self.function.arg_names))
+
+
+def _form(function: Any, values: Sequence[Any], options: Mapping[str, int]) -> tuple[object, ...]:
+    """All that a kernel is compiled for, but for dtypes, which are those of its arrays."""
+    constant = [v for p, v in zip(function.params, values, strict=True) if p.is_constexpr]
+    fixed = [v for p, v in zip(function.params, values, strict=True) if not p.do_not_specialize]
+    numbers = [v for v in fixed if isinstance(v, int)]
+    return (id(function), (*constant,), (*numbers,), (*options.items(),))
 
 
 def placeholder(dtype: Any) -> Any:

@@ -92,6 +92,11 @@ class Analysis:
         return [n for n in self.module.graph.nodes if n.op == "call_function"]
 
     @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """The nodes of the graph."""
+        return {n.name: n for n in self.module.graph.nodes}
+
+    @cached_property
     def inputs(self) -> list[Node]:
         return [n for n in self.module.graph.nodes if n.op == "placeholder"]
 

@@ -74,7 +74,6 @@ class Planner:
         """The nodes that PyTorch runs, with their steps."""
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(analysis.inputs)}
         self.count = len(analysis.inputs)
-        self.by_name = {n.name: n for n in analysis.module.graph.nodes}
         self.pieces: dict[Node, tuple[Node, Piece]] = {}
         """The join that a node is a piece of, and its position in it."""
         self.joins: dict[Node, None] = {}
@@ -268,7 +267,7 @@ class Planner:
         expressed = group.part.expressed
         inputs = []
         for layout in expressed.inputs:
-            node = self.by_name[layout.source]
+            node = self.analysis.by_name[layout.source]
             wanted = group.part.storage[layout.name]
             seen = tensors_of(node)
             differs = not seen or DTYPES.get(seen[0].dtype) is not wanted

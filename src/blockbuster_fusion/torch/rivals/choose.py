@@ -129,7 +129,8 @@ class Chooser(PartWeigher):
     def kernels(self, units: Units, nodes: Sequence[Node]) -> KernelFuser:
         """The kernels that may run some units."""
         floors, has_margin = Floors(units, self.machine), not self.measures
-        return KernelFuser(units, nodes, floors, self.estimate, has_margin=has_margin)
+        times = (self.estimate, self.parts.search_ahead)
+        return KernelFuser(units, nodes, floors, *times, has_margin=has_margin)
 
     def selection(self, units: Units, *fusers: Fuser, most: int | None = None) -> Selection:
         """A selection that prices at most some candidates: by default, as the options say."""

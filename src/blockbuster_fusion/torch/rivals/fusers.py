@@ -1,7 +1,7 @@
 """The fusers of a captured graph: our rules' kernels, PyTorch's own operators, and a user's."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch.fx import Node
@@ -25,6 +25,10 @@ USUAL, CHAINED, WHOLE = 1.15, 1.6, 4.0
 same part computes by a reduction or by another product, those that hold whole rows of a product."""
 
 
+def _nothing(parts: Iterable[Sequence[Node]]) -> None:
+    """Does nothing with the parts that come next."""
+
+
 @dataclass
 class KernelFuser:
     """Kernels that our rules make of the operators of a part."""
@@ -35,6 +39,8 @@ class KernelFuser:
     floors: Floors
     estimate: Callable[[Sequence[Node]], Estimate]
     """The time of the kernels of some operators; BlockbusterError if there are none."""
+    expect: Callable[[Iterable[Sequence[Node]]], None] = _nothing
+    """Is told which operators are asked about next."""
     has_margin: bool = True
     """True if predictions have to win by more than their error."""
     refused: set[tuple[Node, ...]] = field(default_factory=set)
@@ -65,6 +71,10 @@ class KernelFuser:
             return None
         factor = WHOLE if self.floors.whole_rows(part) else 1.0
         return floor * (USUAL * factor * (CHAINED if self.floors.is_chained(part) else 1.0))
+
+    def ahead(self, parts: Iterable[int]) -> None:
+        asked = (self.of(part) for part in parts if not self.is_misc(part))
+        self.expect(nodes for nodes in asked if tuple(nodes) not in self.refused)
 
     def offer(self, part: int) -> Offer | None:
         nodes = self.of(part)
@@ -133,6 +143,9 @@ class LibraryFuser:
     def guess(self, part: int) -> Seconds | None:
         return self.floor(part)
 
+    def ahead(self, parts: Iterable[int]) -> None:
+        """Needs no time for any part."""
+
     def offer(self, part: int) -> Offer | None:
         seconds = self.floor(part)
         if seconds is None:
@@ -174,6 +187,9 @@ class CustomFuser:
     def guess(self, part: int) -> Seconds | None:
         return self.floor(part)
 
+    def ahead(self, parts: Iterable[int]) -> None:
+        """Needs no time for any part."""
+
     def offer(self, part: int) -> Offer | None:
         seconds = self.floor(part)
         return None if seconds is None else Offer(self.name, seconds, seconds, "measured")
@@ -203,6 +219,9 @@ class LastResort:
 
     def guess(self, part: int) -> Seconds | None:
         return self.floor(part)
+
+    def ahead(self, parts: Iterable[int]) -> None:
+        """Needs no time for any part."""
 
     def offer(self, part: int) -> Offer | None:
         seconds = self.floor(part)

@@ -32,12 +32,13 @@ from blockbuster_fusion.runtime.executable import Executable, Sizes
 from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database
+from blockbuster_fusion.runtime.workers import Workers, usual_workers
 from blockbuster_fusion.schedule.space import Config, Space
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.from_array_program import torch_program
 from blockbuster_fusion.torch.options import device_of
+from blockbuster_fusion.torch.rivals.compiling import compile_choices
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
-from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
 from blockbuster_fusion.torch.tuned import tuning_key
 
 MOST_TRIED = 10
@@ -149,7 +150,7 @@ class Tuner:
             some = choices[start : start + count]
             if self.has_time:
                 new = [choice for choice in some if trial.is_new(choice)]
-                self.workers.compile(new, subject.inputs, subject.sizes, self.left)
+                compile_choices(self.workers, new, subject.inputs, subject.sizes, self.left)
             for choice in some:
                 trial.measure(choice)
                 task.step()

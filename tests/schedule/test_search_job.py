@@ -1,0 +1,115 @@
+"""Schedules that worker processes search: the same as those that this process finds."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.array import ops as o
+from blockbuster_fusion.array.trace import trace
+from blockbuster_fusion.compiler import Request
+from blockbuster_fusion.errors import WorkerFailed
+from blockbuster_fusion.improve import Improver
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.runtime import workers
+from blockbuster_fusion.runtime.workers import shared_workers
+from blockbuster_fusion.search_job import SearchesAhead, SearchJob, found, run_job
+from blockbuster_fusion.worker import SEARCH
+
+H200 = known()["h200"]
+EXAMPLES = ("attention", "layernorm-matmul", "rmsnorm-swiglu")
+
+
+def job_of(name: str, length: int = 256) -> SearchJob:
+    """One of the paper's programs in bfloat16, with sizes that only a call has."""
+    program = bb.examples.find(name)
+    arrays = (*program.inputs, *program.outputs)
+    request = Request(
+        program,
+        target="cuda",
+        dtype={array.name: DType.bfloat16 for array in arrays},
+        capability=90,
+    )
+    axes = sorted({axis for given in program.inputs for axis in given.type.axes}, key=str)
+    return SearchJob(request, False, tuple((axis, length) for axis in axes), H200)
+
+
+def test_a_program_that_reads_a_transpose() -> None:
+    """Tiles of dims that share an axis stay apart, and so do options of schedules."""
+    program = trace(lambda X: X + o.transpose(X), "M M")
+    storage = {array.name: DType.float32 for array in (*program.inputs, *program.outputs)}
+    request = Request(program, target="cuda", dtype=storage, capability=90)
+    axes = tuple((axis, 1024) for axis in {*program.inputs[0].type.axes})
+    check(SearchJob(request, True, axes, H200))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_worker_finds_the_same(name: str) -> None:
+    check(job_of(name))
+
+
+def check(job: SearchJob) -> None:
+    """A job that was text once has the same answer."""
+    points = run_job(json.loads(json.dumps(job.data())))
+    choices = job.choices()
+    expected = Improver(choices, job.machine).searched(job.sizes)
+    made = found(json.loads(json.dumps(points)), choices)
+    assert len(made) > 1
+    assert [str(x.config) for x in made] == [str(x.config) for x in expected]
+    assert [[*x.tiles.items()] for x in made] == [[*x.tiles.items()] for x in expected]
+    assert [x.graph for x in made] == [x.graph for x in expected]
+    assert [x.schedule for x in made] == [x.schedule for x in expected]
+
+
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if there were four processors."""
+    shared_workers.cache_clear()
+    monkeypatch.setattr(workers, "usual_workers", lambda: 4)
+    yield
+    made = shared_workers(SEARCH)
+    assert made is not None
+    made.close()
+    shared_workers.cache_clear()
+
+
+def test_processes_search_at_the_same_time(two_workers: None) -> None:
+    jobs = {name: job_of(name, 128) for name in EXAMPLES[:2]}
+    ahead = SearchesAhead()
+    ahead.start(jobs)
+    assert {*ahead.waiting} == {*jobs}
+    for name, job in jobs.items():
+        improver = Improver(job.choices(), H200)
+        made = ahead.result(name, improver, job.sizes)
+        assert [str(x.config) for x in made] == [
+            str(x.config) for x in improver.searched(job.sizes)
+        ]
+
+
+def test_a_job_that_fails_is_done_here() -> None:
+    job, ahead = job_of("attention", 64), SearchesAhead()
+    failed: Future[list[dict[str, object]]] = Future()
+    failed.set_exception(WorkerFailed(problem="it ended with status -9"))
+    ahead.waiting["attention"] = failed
+    assert ahead.result("attention", Improver(job.choices(), H200), job.sizes)
+
+
+def test_few_processors_have_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared_workers.cache_clear()
+    monkeypatch.setattr(workers, "usual_workers", lambda: 3)
+    ahead = SearchesAhead()
+    ahead.start({name: job_of(name) for name in EXAMPLES})
+    assert not ahead.waiting
+    shared_workers.cache_clear()
+
+
+def test_processes_of_a_run_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared_workers.cache_clear()
+    monkeypatch.setattr(workers, "usual_workers", lambda: 16)
+    monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "8")
+    assert shared_workers(SEARCH) is None
+    shared_workers.cache_clear()
