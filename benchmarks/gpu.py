@@ -35,7 +35,8 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Along, Buffer, Contract, For, Kernel, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import axis_length
-from blockbuster_fusion.runtime.triton.launch import Launcher, load
+from blockbuster_fusion.runtime.triton.launch import Launcher
+from blockbuster_fusion.runtime.triton.modules import load
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled

@@ -85,7 +85,7 @@ class SearchesAhead:
     def start(self, jobs: Mapping[Hashable, SearchJob]) -> None:
         """Has workers do some jobs at the same time; a single one is left to this process."""
         new = {key: job for key, job in jobs.items() if key not in self.waiting}
-        workers = shared_workers(SEARCH) if len(new) > 1 else None
+        workers = shared_workers() if len(new) > 1 else None
         if workers is not None:
             self.waiting |= {key: workers.job(job.data()) for key, job in new.items()}
 

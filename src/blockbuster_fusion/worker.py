@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 SEARCH, KERNEL, PREPARE = "search", "kernel", "prepare"
+"""The tasks; the last one imports the modules of the others, so that these begin at once."""
 TASKS: Final[Mapping[str, str]] = {
     SEARCH: "blockbuster_fusion.search_job",
-    KERNEL: "blockbuster_fusion.runtime.triton.ahead",
+    KERNEL: "blockbuster_fusion.runtime.triton.kernel_job",
 }
 """The modules of tasks; `run_job` of each does a job."""
 
@@ -24,7 +25,8 @@ def answer(line: str) -> dict[str, Any]:
     try:
         job = json.loads(line)
         if job["task"] == PREPARE:
-            importlib.import_module(TASKS[job["for"]])
+            for module in TASKS.values():
+                importlib.import_module(module)
             return {"result": None}
         return {"result": importlib.import_module(TASKS[job["task"]]).run_job(job)}
     except Exception as error:  # whatever a compiler raises

@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,16 +23,16 @@ from triton.runtime.driver import driver
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.tensors import TorchArrays
 from blockbuster_fusion.runtime.triton.ahead import (
-    KernelJob,
-    _Target,
     kernel_jobs,
     launches_of,
 )
+from blockbuster_fusion.runtime.triton.kernel_job import KernelJob, Target
 from blockbuster_fusion.runtime.triton.launch import TritonKernels
 from blockbuster_fusion.runtime.workers import Workers
+from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.torch.rivals import compiling
 from blockbuster_fusion.torch.rivals.compiling import compile_choices
-from blockbuster_fusion.worker import serve
+from blockbuster_fusion.worker import PREPARE, serve
 
 CAPABILITY = 90
 LENGTH = 96
@@ -69,7 +70,7 @@ def launch(runner: Compiled, given: list[torch.Tensor]) -> None:
     """Runs a program on a GPU that takes all launches; Triton compiles what is not in its cache."""
     kernels = runner.kernels
     assert isinstance(kernels, TritonKernels)
-    driver.set_active(_Target(CAPABILITY))
+    driver.set_active(Target(CAPABILITY))
     for launcher in kernels._launchers.values():
         launcher.variants.function = Pretended(launcher.function)
     runner.run(given, (), TorchArrays(torch.device("cpu"), handles=False))
@@ -109,10 +110,46 @@ def test_launches_find_what_workers_have_compiled(
     assert {file.name for file in cache.iterdir()} == made
 
 
+def test_launches_with_descriptors_find_what_a_worker_has_compiled(cache: Path) -> None:
+    """The worker has no PyTorch: names stand for its dtypes."""
+    program = bb.trace(lambda X, W: X @ W, "M K", "K N")
+    request = Request(
+        program,
+        target="cuda",
+        sizes=dict.fromkeys("MKN", LENGTH),
+        dtype="bfloat16",
+        schedule=Schedule(described=True),
+        capability=CAPABILITY,
+    )
+    choice = choose(request)[0]
+    given = [torch.zeros(LENGTH, LENGTH, dtype=torch.bfloat16) for _ in range(2)]
+    (job,) = kernel_jobs(compiled(choice), given, (), CAPABILITY)
+    assert job.matrices
+    workers = Workers(1)
+    workers.job(job.data()).result()
+    workers.close()
+    made = {file.name for file in cache.iterdir()}
+    assert made
+    launch(compiled(choice), given)
+    assert {file.name for file in cache.iterdir()} == made
+
+
+def test_the_program_of_a_worker_imports_no_torch() -> None:
+    """Else it would take seconds to start."""
+    job = json.dumps({"task": PREPARE})
+    code = f"""
+import sys
+from blockbuster_fusion.worker import answer
+assert answer({job!r}) == {{"result": None}}
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_launches_find_what_is_compiled_in_this_process(cache: Path) -> None:
     runner = compiled(chosen("softmax"))
     given = inputs(runner)
-    driver.set_active(_Target(CAPABILITY))
+    driver.set_active(Target(CAPABILITY))
     for one in launches_of(runner, given, ()):
         one.compile()
     made = {file.name for file in cache.iterdir()}

@@ -18,7 +18,6 @@ from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.runtime import workers
 from blockbuster_fusion.runtime.workers import shared_workers
 from blockbuster_fusion.search_job import SearchesAhead, SearchJob, found, run_job
-from blockbuster_fusion.worker import SEARCH
 
 H200 = known()["h200"]
 EXAMPLES = ("attention", "layernorm-matmul", "rmsnorm-swiglu")
@@ -66,18 +65,18 @@ def check(job: SearchJob) -> None:
 
 
 @pytest.fixture
-def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def some_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if there were four processors."""
     shared_workers.cache_clear()
     monkeypatch.setattr(workers, "usual_workers", lambda: 4)
     yield
-    made = shared_workers(SEARCH)
+    made = shared_workers()
     assert made is not None
     made.close()
     shared_workers.cache_clear()
 
 
-def test_processes_search_at_the_same_time(two_workers: None) -> None:
+def test_processes_search_at_the_same_time(some_workers: None) -> None:
     jobs = {name: job_of(name, 128) for name in EXAMPLES[:2]}
     ahead = SearchesAhead()
     ahead.start(jobs)
@@ -111,5 +110,5 @@ def test_processes_of_a_run_share_the_processors(monkeypatch: pytest.MonkeyPatch
     shared_workers.cache_clear()
     monkeypatch.setattr(workers, "usual_workers", lambda: 16)
     monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "8")
-    assert shared_workers(SEARCH) is None
+    assert shared_workers() is None
     shared_workers.cache_clear()

@@ -12,6 +12,9 @@ import sys
 
 from blockbuster_fusion.errors import WorkerFailed
 
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""A worker is one of many: libraries that start threads with their import have one each."""
+
 
 class WorkerProcess:
     """A process that runs a module of this package."""
@@ -25,7 +28,7 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the caller, who ends the worker
-                env={**os.environ, "PYTHONPATH": paths},
+                env={**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": paths},
                 text=True,
                 encoding="utf-8",
             )

@@ -22,10 +22,8 @@ T = TypeVar("T")
 VARIABLE = "BLOCKBUSTER_WORKERS"
 MOST_USUAL = 16
 """The most workers where nothing is said: each has an interpreter of its own."""
-FEWEST = 4
-"""The fewest processors with which workers are worth their start."""
-MOST_SHARED = 8
-"""The most workers for one task that all models share."""
+FEWEST, MOST_SHARED = 3, 12
+"""The fewest workers that are worth their start, and the most, that all models share."""
 WORKER = "blockbuster_fusion.worker"
 
 
@@ -50,18 +48,18 @@ def check_workers(count: object) -> None:
 
 
 @cache
-def shared_workers(task: str) -> "Workers | None":
-    """The workers of this process for a task, which start now; None if there are few processors.
+def shared_workers() -> "Workers | None":
+    """The workers of this process, which start now; None if there are few processors.
 
     Processes of one distributed run share the processors.
     """
     processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-    count = min(usual_workers() // processes // 2, MOST_SHARED)
-    if count < FEWEST // 2:
+    count = min(usual_workers() // processes - 1, MOST_SHARED)
+    if count < FEWEST:
         return None
     made = Workers(count)
     for _ in range(count):
-        made.job({"task": PREPARE, "for": task})
+        made.job({"task": PREPARE})
     return made
 
 

@@ -34,7 +34,6 @@ from blockbuster_fusion.torch.rivals.composites import Called
 from blockbuster_fusion.torch.rivals.custom import CustomOperator
 from blockbuster_fusion.torch.rivals.weighing import CALL, Weighing
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, forward_of
-from blockbuster_fusion.worker import KERNEL, SEARCH
 
 NAME = "blockbuster"
 
@@ -141,7 +140,7 @@ class _Captured:
         """Has Triton and workers start while the model is captured, if it is for a GPU."""
         if self.gpu is None or self.options.target not in (None, "cuda"):
             return
-        shared_workers(SEARCH), shared_workers(KERNEL)
+        shared_workers()
         with contextlib.suppress(ImportError):  # a part tells that Triton is missing
             from blockbuster_fusion.runtime.triton.ahead import start
 

@@ -1,97 +1,33 @@
 """Triton kernels compiled before their launch, into the cache that the launch reads.
 
-A job is data: a source, and the arguments of a launch with dtypes in place of tensors. Triton
-itself makes the key of its cache from them, so no GPU is needed. Its compiler is Python, so worker
-processes do jobs at the same time, and this process finds what they have compiled in the cache.
+Triton's compiler is Python, and threads take turns in Python. So worker processes compile kernels
+at the same time (kernel_job.py), and this process finds them in the cache.
 """
 
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from threading import BoundedSemaphore
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
 
 from blockbuster_fusion.errors import WorkerFailed
 from blockbuster_fusion.ir.axis import Symbol
-from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.analysis.shared_memory import shared_limit
 from blockbuster_fusion.nest.nest import Launchable
 from blockbuster_fusion.runtime.bound import Bound, Kernels, ScratchPool
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
-from blockbuster_fusion.runtime.tensors import STORED, TorchArrays
-from blockbuster_fusion.runtime.triton.descriptors import Matrix
+from blockbuster_fusion.runtime.tensors import TorchArrays
 from blockbuster_fusion.runtime.triton.device import capability
 from blockbuster_fusion.runtime.triton.driver import load_library
-from blockbuster_fusion.runtime.triton.launch import FittingLaunch, TritonKernels, load
-from blockbuster_fusion.runtime.triton.variants import compile_fitting
+from blockbuster_fusion.runtime.triton.kernel_job import SMALLEST, KernelJob, smallest
+from blockbuster_fusion.runtime.triton.launch import FittingLaunch, TritonKernels
+from blockbuster_fusion.runtime.triton.modules import load
 from blockbuster_fusion.runtime.workers import shared_workers
-from blockbuster_fusion.worker import KERNEL
-
-
-@dataclass(frozen=True, slots=True)
-class KernelJob:
-    """A kernel to be compiled for a launch."""
-
-    source: str
-    """The text of the module."""
-    kernel: str
-    arguments: list[int | bool | str | None]
-    """Numbers, and the dtypes of tensors."""
-    matrices: dict[str, list[list[int]]]
-    """The shape, strides and block of tensors that are given as descriptors, by their places."""
-    options: dict[str, int]
-    capability: int
-    unspecialised: list[str]
-    """The parameters that the kernel takes as they come."""
-
-    def data(self) -> dict[str, Any]:
-        """The job as plain data, for a worker."""
-        return {"task": KERNEL, **asdict(self)}
-
-    def compile(self) -> None:
-        """Compiles the kernel as its launch would; there need not be a GPU."""
-        driver.set_active(_Target(self.capability))
-        given: list[Any] = [STORED[DType(x)] if isinstance(x, str) else x for x in self.arguments]
-        for at, (shape, strides, block) in self.matrices.items():
-            matrix = Matrix(tuple(shape), tuple(strides), tuple(block))
-            given[int(at)] = matrix.at(torch.empty((), dtype=given[int(at)], device="meta"))
-        function = getattr(load(self.source), self.kernel)
-        if self.unspecialised:
-            function = triton.jit(function.fn, do_not_specialize=self.unspecialised)
-        compile_fitting(function, given, self.options, shared_limit(self.capability))
-
-
-def run_job(data: Mapping[str, Any]) -> None:
-    """Does a job that is given as data."""
-    KernelJob(**{name: x for name, x in data.items() if name != "task"}).compile()
-
-
-class _Target:
-    """Stands in for the driver of a GPU: kernels are compiled for it and not loaded."""
-
-    def __init__(self, capability: int) -> None:
-        self.target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self) -> GPUTarget:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-# ------------------------------------------------------------------------ the kernels of a program
 
 
 def launches_of(
@@ -111,17 +47,6 @@ def launches_of(
     program = replace(program, kernels=recorder, scratch=ScratchPool())
     Bound(program, library, given, sizes).launched(library, given, {}, {})
     return recorder.launches
-
-
-_SMALLEST = """\
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def smallest(x):
-    tl.store(x, 0.0)
-"""
 
 
 _COMPILERS = BoundedSemaphore(max(2, os.cpu_count() or 1))
@@ -144,7 +69,11 @@ def start(device: torch.device) -> "Future[None]":
 def _start(device: torch.device) -> None:
     # a kernel that is needed tells what is wrong
     with contextlib.suppress(Exception), torch.cuda.device(device):
-        load(_SMALLEST).smallest.warmup(torch.float32, grid=(1,))
+        workers, number = shared_workers(), capability()
+        if workers is not None and number is not None:
+            several = [workers.job(smallest(number).data()) for _ in range(workers.count)]
+            several[0].result()  # this process finds it in the cache
+        load(SMALLEST).smallest.warmup(torch.float32, grid=(1,))
         load_library()
 
 
@@ -164,7 +93,7 @@ def compile_launches(launches: Sequence[FittingLaunch], device: torch.device) ->
 
     If there are workers, this process loads what they have compiled.
     """
-    workers, number = shared_workers(KERNEL), capability()
+    workers, number = shared_workers(), capability()
 
     def compile_one(launch: FittingLaunch) -> None:
         if workers is not None and number is not None and launch.is_new:

@@ -1,38 +1,27 @@
 """Triton kernels: loading and launching."""
 
-import linecache
-import logging
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
-import triton
 from triton.compiler import CompiledKernel
 from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED
 from blockbuster_fusion.nest.nest import Buffer, Launchable, Nest
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner, options_of
 from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
-from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
-from blockbuster_fusion.runtime.process_folder import process_folder
 from blockbuster_fusion.runtime.traced import Number, Trace
 from blockbuster_fusion.runtime.triton.descriptors import Matrix, described, is_describable
 from blockbuster_fusion.runtime.triton.driver import DriverLaunch, Odd, driver_launch, single
+from blockbuster_fusion.runtime.triton.modules import load
 from blockbuster_fusion.runtime.triton.variants import ALIGNED, Arguments, Variants, placeholder
-from blockbuster_fusion.runtime.trust import distrust
-
-log = logging.getLogger("blockbuster_fusion")
 
 SHORT, LONG = 64, 1 << 20
 """The lengths of changing sizes for which kernels are compiled before they are needed."""
@@ -100,42 +89,6 @@ class TritonKernels:
         plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, chosen)
         given = [tensors[buffer] for buffer in launcher.buffers]
         launcher.bound(plan, [x.stride() for x in given])(given)
-
-
-def load(source: str) -> ModuleType:
-    """The module of a printed text; the text itself is executed, never a file.
-
-    Triton reads the source of its functions from `linecache`, where this text stays. The cache has
-    a copy for readers, under the same name.
-    """
-    _protect_triton_cache()
-    key = digest("triton", source)
-    entry = cached(key, ".py", lambda file: _write(file, source))
-    path = str(entry.file or f"<blockbuster {key[:16]}>")
-    module = ModuleType(f"blockbuster_triton_{key[:16]}")
-    module.__file__ = path
-    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
-    sys.modules[module.__name__] = module
-    exec(compile(source, path, "exec"), module.__dict__)
-    return module
-
-
-@cache
-def _protect_triton_cache() -> None:
-    """Keeps Triton from executing files that others can write: its cache is checked like ours."""
-    folder = Path(os.environ.get("TRITON_CACHE_DIR") or triton.knobs.cache.dir)
-    parents = [folder.absolute(), *folder.absolute().parents]
-    there = next(path for path in parents if os.path.lexists(path))
-    reason = distrust(there)
-    own = usable_folder() or process_folder()
-    if reason is None or own is None:
-        return
-    triton.knobs.cache.dir = str(own / "triton")
-    log.warning("blockbuster: Triton's cache is not used: %s; kernels are kept in %s", reason, own)
-
-
-def _write(file: Path, source: str) -> None:
-    file.write_text(source, encoding="utf-8")
 
 
 # ------------------------------------------------------------------------ launching

@@ -18,7 +18,8 @@ from blockbuster_fusion.nest.analysis.shared_memory import shared_limit
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, axis_length, options_of
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.runtime.triton.launch import Launcher, load
+from blockbuster_fusion.runtime.triton.launch import Launcher
+from blockbuster_fusion.runtime.triton.modules import load
 
 POINTERS = {
     DType.float64: "*fp64",
