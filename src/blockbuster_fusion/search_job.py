@@ -1,7 +1,8 @@
 """The search for the schedules of a program, as a job for a worker process.
 
 A job has a program, the dtypes and sizes of its arrays, and a machine. The answer has the points of
-the schedule space of the least predicted times. They are the same wherever they are searched.
+the schedule space of the least predicted times, and the time of the first. They are the same
+wherever they are searched.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -22,11 +23,13 @@ from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine, from_mapping
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.workers import shared_workers
+from blockbuster_fusion.schedule.cost import Seconds, error_of, predicted
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.worker import SEARCH
 
@@ -80,7 +83,21 @@ class SearchesAhead:
     """Searches that workers do while this process does other work, by key."""
 
     def __init__(self) -> None:
-        self.waiting: dict[Hashable, Future[list[Data]]] = {}
+        self.waiting: dict[Hashable, Future[Data]] = {}
+
+    def forecast(self, key: Hashable) -> "Forecast | None":
+        """The time of the best kernels of a program that a worker has searched, if one has."""
+        waiting = self.waiting.get(key)
+        try:
+            answer = None if waiting is None else waiting.result()
+        except BlockbusterError as error:
+            log.debug("searched again: %s", error)
+            return None
+        if answer is None or not answer["points"]:
+            return None
+        device, host = answer["seconds"]
+        config = Config.from_data(answer["points"][0]["config"])
+        return Forecast(config, Seconds(device, host), answer["error"])
 
     def start(self, jobs: Mapping[Hashable, SearchJob]) -> None:
         """Has workers do some jobs at the same time; a single one is left to this process."""
@@ -94,16 +111,39 @@ class SearchesAhead:
         waiting = self.waiting.pop(key, None)
         if waiting is not None:
             try:
-                return found(waiting.result(), improver.choices)
+                return found(waiting.result()["points"], improver.choices)
             except BlockbusterError as error:
                 log.debug("searched again: %s", error)
         return improver.searched(sizes)
 
 
-def run_job(data: Data) -> list[Data]:
-    """The best points of a program's schedule space, as plain data."""
+@dataclass(frozen=True)
+class Forecast:
+    """The predicted time of kernels."""
+
+    config: Config
+    seconds: Seconds
+    error: float
+    """The factor within which the time will be."""
+
+
+def forecast(choice: Choice, sizes: Sizes, machine: Machine) -> Forecast:
+    """The predicted time of a choice for some sizes."""
+    nest, tiles = choice.scheduled()
+    tiling = Tiling(Extents.of_sizes(sizes, "the captured call"), tiles)
+    seconds = predicted(nest, tiling, machine, choice.schedule)
+    return Forecast(choice.config, seconds, error_of(nest, machine))
+
+
+def run_job(data: Data) -> Data:
+    """The best points of a program's schedule space and the time of the first, as plain data."""
     job = SearchJob.from_data(data)
-    return [_point(choice) for choice in Improver(job.choices(), job.machine).searched(job.sizes)]
+    best = Improver(job.choices(), job.machine).searched(job.sizes)
+    answer: Data = {"points": [_point(choice) for choice in best]}
+    if best:
+        made = forecast(best[0], job.sizes, job.machine)
+        answer |= {"seconds": [made.seconds.device, made.seconds.host], "error": made.error}
+    return answer
 
 
 def found(points: Sequence[Data], choices: Sequence[Choice]) -> list[Choice]:

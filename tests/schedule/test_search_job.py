@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import astuple
 
 import pytest
 
@@ -17,7 +18,7 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.runtime import workers
 from blockbuster_fusion.runtime.workers import shared_workers
-from blockbuster_fusion.search_job import SearchesAhead, SearchJob, found, run_job
+from blockbuster_fusion.search_job import SearchesAhead, SearchJob, forecast, found, run_job
 
 H200 = known()["h200"]
 EXAMPLES = ("attention", "layernorm-matmul", "rmsnorm-swiglu")
@@ -53,15 +54,17 @@ def test_a_worker_finds_the_same(name: str) -> None:
 
 def check(job: SearchJob) -> None:
     """A job that was text once has the same answer."""
-    points = run_job(json.loads(json.dumps(job.data())))
+    answer = json.loads(json.dumps(run_job(json.loads(json.dumps(job.data())))))
     choices = job.choices()
     expected = Improver(choices, job.machine).searched(job.sizes)
-    made = found(json.loads(json.dumps(points)), choices)
+    made = found(answer["points"], choices)
     assert len(made) > 1
     assert [str(x.config) for x in made] == [str(x.config) for x in expected]
     assert [[*x.tiles.items()] for x in made] == [[*x.tiles.items()] for x in expected]
     assert [x.graph for x in made] == [x.graph for x in expected]
     assert [x.schedule for x in made] == [x.schedule for x in expected]
+    first = forecast(expected[0], job.sizes, job.machine)
+    assert (answer["seconds"], answer["error"]) == ([*astuple(first.seconds)], first.error)
 
 
 @pytest.fixture
@@ -83,17 +86,21 @@ def test_processes_search_at_the_same_time(some_workers: None) -> None:
     assert {*ahead.waiting} == {*jobs}
     for name, job in jobs.items():
         improver = Improver(job.choices(), H200)
+        first = ahead.forecast(name)
         made = ahead.result(name, improver, job.sizes)
         assert [str(x.config) for x in made] == [
             str(x.config) for x in improver.searched(job.sizes)
         ]
+        assert first == forecast(made[0], job.sizes, H200)
+        assert ahead.forecast(name) is None
 
 
 def test_a_job_that_fails_is_done_here() -> None:
     job, ahead = job_of("attention", 64), SearchesAhead()
-    failed: Future[list[dict[str, object]]] = Future()
+    failed: Future[dict[str, object]] = Future()
     failed.set_exception(WorkerFailed(problem="it ended with status -9"))
     ahead.waiting["attention"] = failed
+    assert ahead.forecast("attention") is None
     assert ahead.result("attention", Improver(job.choices(), H200), job.sizes)
 
 

@@ -84,6 +84,16 @@ class Workers:
         """The result of a job, which a process does; WorkerFailed if it fails."""
         return self.run(lambda: self.ask(job))
 
+    def each(self, job: Mapping[str, Any]) -> "list[Future[Any]]":
+        """The results of a job that every process does: none begins before all threads are free."""
+        gate = threading.Barrier(self.count)
+
+        def one() -> Any:
+            gate.wait()
+            return self.ask(job)
+
+        return [self.run(one) for _ in range(self.count)]
+
     def run(self, task: Callable[[], T]) -> "Future[T]":
         """The result of a task that a thread runs."""
         return self._started().submit(task)

@@ -34,7 +34,7 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.search_job import SearchesAhead, SearchJob
+from blockbuster_fusion.search_job import Forecast, SearchesAhead, SearchJob
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import REASON, is_collective
@@ -378,6 +378,16 @@ class PartCompiler:
         best = improver.steady(best, self.points(part))
         tuned = tuned_choices(job.request, self.tuning(part, target), machine, best[0], sizes)
         return Candidates([*tuned, *best], improver)
+
+    def forecast(self, part: PartProgram, target: str) -> Forecast | None:
+        """The time of a part's best kernels, if a worker knows it and nothing else decides.
+
+        Measurements do, and so do other sizes, for which kernels may be better.
+        """
+        key = self.key(part, target)
+        if _CHOSEN.get(key) is not None or key not in self.ahead.waiting or self.points(part):
+            return None
+        return self.ahead.forecast(key) if self.record(part, target) is None else None
 
     def search_job(self, part: PartProgram, target: str) -> SearchJob:
         """The search for the schedules of a part."""

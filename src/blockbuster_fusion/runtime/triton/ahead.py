@@ -71,8 +71,7 @@ def _start(device: torch.device) -> None:
     with contextlib.suppress(Exception), torch.cuda.device(device):
         workers, number = shared_workers(), capability()
         if workers is not None and number is not None:
-            several = [workers.job(smallest(number).data()) for _ in range(workers.count)]
-            several[0].result()  # this process finds it in the cache
+            workers.each(smallest(number).data())[0].result()  # it is found in the cache then
         load(SMALLEST).smallest.warmup(torch.float32, grid=(1,))
         load_library()
 

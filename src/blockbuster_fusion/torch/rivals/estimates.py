@@ -9,12 +9,12 @@ from torch.fx import Node
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tuning_database import Record
-from blockbuster_fusion.schedule.cost import Seconds, error_of, predicted
+from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.search_job import Forecast, forecast
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.reasons import sentence
@@ -39,10 +39,15 @@ class Estimates:
         key = self._key(nodes)
         if key not in self.known:
             part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
-            choice = self.parts.choices(part, target)[0]
-            kept = self._kept(part, target, choice)
-            self.known[key] = kept or self._predicted(choice, self._sizes(part))
+            made = self.parts.forecast(part, target)
+            self.known[key] = self._chosen(part, target) if made is None else _predicted(made)
         return self.known[key]
+
+    def _chosen(self, part: PartProgram, target: str) -> Estimate:
+        """The time of the first choice for a part: measured before, or predicted."""
+        choice = self.parts.choices(part, target)[0]
+        kept = self._kept(part, target, choice)
+        return kept or _predicted(forecast(choice, self._sizes(part), self.machine))
 
     def noted(self, nodes: Sequence[Node]) -> Estimate | None:
         """The time of the kernels of a part, if it was asked for before."""
@@ -103,9 +108,6 @@ class Estimates:
             return None
         return self.measured(choice, record)
 
-    def _predicted(self, choice: Choice, sizes: Sizes) -> Estimate:
-        """The predicted time of a choice."""
-        nest, tiles = choice.scheduled()
-        extents = Extents.of_sizes(sizes, "the captured call")
-        seconds = predicted(nest, Tiling(extents, tiles), self.machine, choice.schedule)
-        return Estimate(seconds, "predicted", str(choice.config), error_of(nest, self.machine))
+
+def _predicted(made: Forecast) -> Estimate:
+    return Estimate(made.seconds, "predicted", str(made.config), made.error)
