@@ -1,7 +1,7 @@
 """Launches of Triton kernels as numbers: blocks, grids and constants, from sizes and tiles."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,7 +33,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.schedule.gpu import stream_warps
-from blockbuster_fusion.schedule.schedule import takes_warps
+from blockbuster_fusion.schedule.schedule import left_out
 
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
@@ -106,11 +106,11 @@ class LaunchPlan:
 
 
 def options_of(
-    launched: Launchable, kernels: Iterable[Kernel], options: Mapping[str, int]
+    launched: Launchable, kernels: Sequence[Kernel], options: Mapping[str, int]
 ) -> dict[str, int]:
     """The options of one launch of a nest."""
-    left_out = {"num_warps"} if not takes_warps(launched, kernels) else set()
-    return {name: number for name, number in options.items() if name not in left_out}
+    without = {f"num_{name}" for name in left_out(launched, kernels)}
+    return {name: number for name, number in options.items() if name not in without}
 
 
 class KernelPlanner:
