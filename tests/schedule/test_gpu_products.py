@@ -170,6 +170,20 @@ def test_kernels_that_do_more_take_no_turns() -> None:
     assert [schedule.of_launch(kernel, kernels).programs for kernel in kernels] == [None, 132]
 
 
+@pytest.mark.parametrize(("dtype", "share"), [("bfloat16", 0.5), ("float32", 1.0)])
+def test_a_gate_takes_registers_during_the_loop(dtype: str, share: float) -> None:
+    """As it is stored: 16 bits fit beside the accumulators of 128 rows and 256 columns."""
+    program = bb.trace(lambda G, X, V: o.silu(G) * (X @ V.T), "M N", "M K", "N K")
+    sizes = {"M": 4096, "K": 4096, "N": 14336}
+    request = Request(program, target="cuda", sizes=sizes, dtype=dtype, capability=90)
+    nest, tiles = choose(request)[0].scheduled()
+    own = {dim: {"M": 128, "N": 256, "K": 64}[dim.name] for dim in tiles}
+    work = work_of(nest.kernels[0], Tiling(Extents(), own), "cuda")
+    assert work.held_over == 128 * 256 * share
+    rounded = replace(work, is_exact=False)
+    assert (residents(rounded, H200, Schedule()).spilled > 1) == (share > 0.5)
+
+
 def test_short_sums_alone_are_computed_in_turns_without_descriptors() -> None:
     """One loop counts all steps, and threads compute addresses from it."""
     older = replace(H200, instructions="sm_80")

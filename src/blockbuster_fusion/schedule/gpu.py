@@ -164,9 +164,10 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     stages = (schedule.stages or STAGES) + work.further if runs else 1
     if work.each_stage:
         stages = max(1, min(stages, 1 + int(room // work.each_stage)))
-    each = work.held / (32 * warps)
+    beside_loops = work.accumulated + work.held_over
+    each = max(work.held, beside_loops) / (32 * warps)
     beside = BESIDE_DESCRIBED if loads_by_descriptors(work, machine, schedule) else BESIDE
-    own = work.accumulated / (32 * warps) + beside if work.accumulated else 0.0
+    own = beside_loops / (32 * warps) + beside if work.accumulated else 0.0
     registers = min(MOST_REGISTERS, max(own, USED + each * PER_ELEMENT))
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
     shared = work.each_stage * (stages - 1) + work.kept

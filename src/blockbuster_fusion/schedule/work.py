@@ -127,6 +127,9 @@ class Work:
     """The most elements that one program holds in accumulators and one tile beside them."""
     accumulated: float = 0.0
     """The most elements of accumulators that one program holds in a loop with products."""
+    held_over: float = 0.0
+    """The most registers of one program for what it has before a loop with products, and needs
+    only after it."""
     largest: float = 0.0
     """The elements of the largest tile, in whole blocks."""
     own: float = 0.0
@@ -475,6 +478,9 @@ class _Count:
             own += sum(map(self.products, self.facts.spread[loop]))
         self.gathered = before + own
         if any(isinstance(s, Contract) for s in loop.body):
+            over = self.facts.held_over.get(loop, {})
+            registers = sum(self.elements(tile) * share for tile, share in over.items())
+            self.work.held_over = max(self.work.held_over, registers)
             self.work.restarts += max(0.0, times - self.work.programs * self.work.busy)
         ahead = times * max(0.0, trips - 1) if loop in self.streams else 0.0
         self.body(loop.body, times * trips, ahead)
