@@ -6,6 +6,7 @@ from functools import cached_property
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.held_over_loops import held_over_loops
+from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import Product, is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
 from blockbuster_fusion.nest.analysis.shared_memory import SharedMemory
@@ -95,6 +96,11 @@ class KernelFacts:
     def dims(self) -> tuple[Dim, ...]:
         """The dims of the kernel: its work depends on their tiles alone."""
         return self.kernel.dims
+
+    @cached_property
+    def order(self) -> LaunchOrder | None:
+        """The order of a GPU's programs that multiply matrices."""
+        return LaunchOrder(self.kernel) if self.has_tensor_cores and self.dots else None
 
     @cached_property
     def shared(self) -> SharedMemory:

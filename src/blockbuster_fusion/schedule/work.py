@@ -1,6 +1,7 @@
 """Counts the work of a kernel: what each program loads, computes and stores, and how often."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Dim
@@ -8,6 +9,7 @@ from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
+from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.triangular_scans import (
     FURTHER,
     LONGEST,
@@ -37,6 +39,7 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.kernel_facts import BodyFacts, KernelFacts
+from blockbuster_fusion.schedule.waves import Reads
 from blockbuster_fusion.schedule.weights import WEIGHTS, weight
 
 SCANNED = {"cpu": 24.0, "cuda": 8.0}
@@ -168,6 +171,11 @@ class Work:
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
 
+    reads: tuple[Reads, ...] = ()
+    """The arrays of a GPU's kernel with products of matrices, by the blocks that programs share."""
+    order: tuple[float, ...] = ()
+    """The lengths of the loops over its programs (nest/analysis/launch_order.py)."""
+
     @property
     def passed(self) -> float:
         """All bytes that memories and caches pass on."""
@@ -212,6 +220,7 @@ class _Count:
         self.seen: dict[Buffer, float] = {}
         self.own: dict[Buffer, float] = {}
         self.common: set[Buffer] = set()
+        self.shared: dict[tuple[Buffer, frozenset[Index]], float] = {}
         self.grid = facts.grid
         self.parts: dict[Index, int] = {}
         self.gathered = 0.0
@@ -247,6 +256,8 @@ class _Count:
             work.transposed = 0.0
         if self.has_tensor_cores and work.staged:
             self.share_memory()
+        if self.facts.order is not None and self.shared:
+            self.share_blocks(self.facts.order)
         return work
 
     def is_triangular(self, loop: For) -> bool:
@@ -384,6 +395,21 @@ class _Count:
         few, more = (memory.estimate(self.whole, stages, WARPS) for stages in (2, 3))
         work.each_stage, work.kept = float(more - few), float(2 * few - more)
 
+    def share_blocks(self, order: LaunchOrder) -> None:
+        """Notes which loops over programs load the same blocks of arrays again."""
+        work, loops = self.work, order.loops(self.blocks, order.group(self.whole))
+        work.order = tuple(length for _, length in loops)
+        patterns = Counter(buffer for buffer, _ in self.shared)
+        work.reads = tuple(
+            Reads(
+                self.seen[buffer] / patterns[buffer],
+                min(self.own[buffer], moved / work.programs),
+                moved,
+                tuple(index in indices for index, _ in loops),
+            )
+            for (buffer, indices), moved in self.shared.items()
+        )
+
     def whole(self, dim: Dim) -> int:
         """The length of whole blocks of a dim."""
         return self.blocks_of(dim).whole if dim.packed else 1
@@ -519,8 +545,12 @@ class _Count:
             whole = math.prod(self.shape(buffer)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
-            if not any(span.at in self.grid for span in access.spans):
+            indices = frozenset(s.at for s in access.spans if isinstance(s.at, Index))
+            indices &= self.grid
+            if not indices:
                 self.common.add(buffer)
+            key = (buffer, indices)
+            self.shared[key] = self.shared.get(key, 0.0) + size
             return
         self.work.scratch += size
         if self.target == "cpu":  # that of a GPU lies in its main memory
