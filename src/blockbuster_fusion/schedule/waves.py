@@ -6,8 +6,7 @@ does not depend on goes on, or a loop in the program. It is in the cache still, 
 loaded since then fits there. Else it comes from main memory again.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 HELD = 0.6
@@ -36,31 +35,40 @@ def from_main(
 
     `order` has the lengths of the loops over programs, the slowest first.
     """
-    room = HELD * cache
-    if sum(x.size for x in arrays) <= room:
-        return sum(x.size for x in arrays)
-    faster = [math.prod(order[at + 1 :]) for at in range(len(order))]
-
-    def reached(count: float) -> list[float]:
-        """The steps of each loop that neighbouring programs are in."""
-        return [min(max(1.0, count / f), n) for n, f in zip(order, faster, strict=True)]
-
-    def touched(count: float) -> float:
-        """The bytes that neighbouring programs touch."""
-        steps = reached(count)
-        return sum(
-            x.own * math.prod(n for n, varies in zip(steps, x.varies, strict=True) if varies)
-            for x in arrays
-        )
-
-    sharing = [
-        n if touched(max(at_a_time, f)) <= room else near
-        for n, near, f in zip(order, reached(at_a_time), faster, strict=True)
-    ]
-    programs, wave, total = math.prod(order), touched(at_a_time), 0.0
+    room, size = HELD * cache, sum(x.size for x in arrays)
+    if size <= room:
+        return size
+    near = _reached(order, at_a_time)
+    wave, sharing, programs = _touched(arrays, near), list[float](), 1.0
+    for at in range(len(order) - 1, -1, -1):  # a step of a loop takes all programs of faster ones
+        since = wave if programs <= at_a_time else _touched(arrays, _reached(order, programs))
+        sharing.insert(0, order[at] if since <= room else near[at])
+        programs *= order[at]
+    total = 0.0
     for x in arrays:
         rounds = max(1.0, x.moved / max(1.0, x.own * programs))  # of loops in a program
         loads = x.moved / rounds if wave / rounds <= room else x.moved
-        loads /= math.prod(n for n, varies in zip(sharing, x.varies, strict=True) if not varies)
+        for number, varies in zip(sharing, x.varies, strict=True):
+            loads /= 1.0 if varies else number
         total += max(x.size, loads)
+    return total
+
+
+def _reached(order: Sequence[float], count: float) -> list[float]:
+    """The steps of each loop that some neighbouring programs are in."""
+    found, faster = list[float](), 1.0
+    for length in reversed(order):
+        found.append(min(max(1.0, count / faster), length))
+        faster *= length
+    return found[::-1]
+
+
+def _touched(arrays: Iterable[Reads], steps: Sequence[float]) -> float:
+    """The bytes that programs in some steps of each loop touch."""
+    total = 0.0
+    for x in arrays:
+        own = x.own
+        for number, varies in zip(steps, x.varies, strict=True):
+            own *= number if varies else 1.0
+        total += own
     return total
