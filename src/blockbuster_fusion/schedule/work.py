@@ -236,7 +236,7 @@ class _Count:
         work.further = FURTHER if self.triangles else 0
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
         self.body(kernel.body, float(work.programs))
-        work.arrays = sum(self.seen.values())
+        work.arrays = sum(self.seen.values()) - self.mirrored()
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
         work.restarts /= work.programs * work.busy
@@ -259,6 +259,21 @@ class _Count:
         if self.facts.order is not None and self.shared:
             self.share_blocks(self.facts.order)
         return work
+
+    def mirrored(self) -> float:
+        """The bytes that a grid by diagonals reads soon after their transposes, from a cache.
+
+        Blocks are square then (nest/passes/mirror_grid.py).
+        """
+        kernel = self.facts.kernel
+        if not kernel.is_mirrored:
+            return 0.0
+        *others, slow, fast = kernel.grid
+        if self.whole(slow.dim) != self.whole(fast.dim):
+            return 0.0
+        sources = [s.source for s in self.facts.statements if isinstance(s, Load)]
+        turned = {x.buffer for x in sources if [s.at for s in x.spans] == [*others, fast, slow]}
+        return sum(self.seen[buffer] for buffer in turned)
 
     def is_triangular(self, loop: For) -> bool:
         """True if a loop scans its blocks by products with triangles."""
