@@ -5,9 +5,10 @@
 Five kernels in bfloat16 run several times on inputs that rotate, so that the L2 cache has none of
 them. Nsight Compute (`ncu`) reads the counters of DRAM, if it is found; else PyTorch's profiler
 does, by CUPTI. Launches follow each other without flushing caches: results that one leaves in L2
-are written while the next one runs, and the first launches do not count. The prediction is
-`touched` of nest/analysis/traffic.py: each byte of arrays once. `moved` is shown beside it: blocks
-that are loaded again come from L2. Where no counters can be read, a sentence says why.
+are written while the next one runs, and the first launches do not count. The prediction is that of
+schedule/waves.py: blocks that are loaded again come from DRAM, unless L2 still holds them. Beside
+it, `touched` bytes of nest/analysis/traffic.py count each byte of arrays once, and `moved` bytes
+each time. Where no counters can be read, a sentence says why.
 """
 
 import argparse
@@ -74,10 +75,11 @@ CASES = (
 
 @dataclass
 class Prepared:
-    """A case that is compiled, with the bytes that its kernels are predicted to touch and move."""
+    """A case that is compiled, with the bytes of DRAM that are predicted for its kernels."""
 
     case: Case
     call: Callable[..., Any]
+    predicted: float
     touched: int
     moved: int
     launches: int
@@ -87,26 +89,30 @@ def prepared(case: Case) -> Prepared:
     """A case compiled by generated kernels alone, for its sizes."""
     from blockbuster_fusion.ir.tiling import Extents, Tiling
     from blockbuster_fusion.nest.analysis.traffic import traffic_of
+    from blockbuster_fusion.schedule.cost import predicted_bytes
     from blockbuster_fusion.torch.backend import backend
     from blockbuster_fusion.torch.capture.sizes import captured_length
     from blockbuster_fusion.torch.compile_graph import CompiledGraph
+    from blockbuster_fusion.torch.machines import machine_for
     from blockbuster_fusion.torch.model import own_frame
 
     graphs: list[CompiledGraph] = []
     compiler = partial(backend, options={"library": "never"}, watcher=graphs.append)
     call = torch.compile(own_frame(case.function), backend=compiler, dynamic=False)
     call(*case.inputs(0))
-    found = []
+    found, predicted, machine = [], 0.0, machine_for("cuda")
     for graph in graphs:
         length = captured_length(graph.analysis)
         for fused in graph.fused:
-            nest = fused.executable.nest
+            nest, config = fused.executable.nest, fused.executable.config
             assert nest is not None
+            assert config is not None
             sizes = [(axis, length(size)) for axis, size in fused.part.expressed.sizes]
             tiling = Tiling(Extents.of_sizes(sizes, "the call"), fused.executable.tiles)
             found += [traffic_of(launch, tiling) for launch in nest.launches]
+            predicted += predicted_bytes(nest, tiling, machine, config.schedule)
     touched, moved = sum(x.total_touched for x in found), sum(x.total_moved for x in found)
-    return Prepared(case, call, touched, moved, len(found))
+    return Prepared(case, call, predicted, touched, moved, len(found))
 
 
 def run_all(cases: Sequence[Prepared]) -> None:
@@ -205,18 +211,18 @@ def compared(rows: Sequence[Mapping[str, Any]], measured: Measured) -> Iterator[
         at += count
         calls = LAUNCHES - FIRST
         read, written = (sum(x[name] for x in own) / calls for name in METRICS)
-        share = (read + written) / row["touched"] - 1
+        share = (read + written) / row["predicted"] - 1
         said = "within" if abs(share) <= ALLOWED else "beyond"
         yield (
-            f"{row['name']:32} predicted {row['touched'] / 1e6:8.1f} MB (moved "
-            f"{row['moved'] / 1e6:8.1f}), measured {(read + written) / 1e6:8.1f} MB "
-            f"(read {read / 1e6:.1f}, written {written / 1e6:.1f}): {share:+.1%}, "
-            f"{said} {ALLOWED:.0%}"
+            f"{row['name']:32} predicted {row['predicted'] / 1e6:8.1f} MB (touched "
+            f"{row['touched'] / 1e6:.1f}, moved {row['moved'] / 1e6:.1f}), "
+            f"measured {(read + written) / 1e6:8.1f} MB (read {read / 1e6:.1f}, "
+            f"written {written / 1e6:.1f}): {share:+.1%}, {said} {ALLOWED:.0%}"
         )
 
 
 def data(one: Prepared) -> dict[str, Any]:
-    own = {"name": one.case.name, "touched": one.touched}
+    own = {"name": one.case.name, "predicted": one.predicted, "touched": one.touched}
     return own | {"moved": one.moved, "launches": one.launches}
 
 

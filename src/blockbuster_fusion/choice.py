@@ -14,6 +14,7 @@ from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
+from blockbuster_fusion.nest.passes.sink import sink
 from blockbuster_fusion.nest.passes.sum_in_products import sum_in_products
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
@@ -119,6 +120,7 @@ BETWEEN: tuple[Pass[Nest, Nest], ...] = (
 ON_A_GPU = (
     each_kernel(sum_in_products, "Sums over all axes of products at once."),
     each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide."),
+    each_kernel(sink, "Computes behind loops with products what is needed after them alone."),
     each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),
 )
 """Passes of kernels for a GPU: masks take as long as exponentials, and loops wait for memory."""

@@ -54,6 +54,7 @@ from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
 from helpers.shared_kernels import shared_resources
 from helpers.summed_products import summed_errors
+from helpers.sunk_gates import sunk_errors, sunk_resources
 from helpers.together import together_errors, together_resources
 from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
@@ -623,6 +624,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_padded": padded_errors,
     "run_turns": turn_errors,
     "run_described": described_errors,
+    "run_sunk": sunk_errors,
     "run_joined": joined_errors,
     "run_summed": summed_errors,
     "run_together": together_errors,
@@ -647,6 +649,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_scans": scan_resources,
     "compile_turns": turn_resources,
     "compile_described": described_resources,
+    "compile_sunk": sunk_resources,
     "compile_joined": joined_resources,
     "compile_together": together_resources,
     "compile_longest": longest_resources,

@@ -17,12 +17,13 @@ from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
+from blockbuster_fusion.nest.passes.sink import sink
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
-from blockbuster_fusion.schedule.schedule import Schedule, nest_passes
+from blockbuster_fusion.schedule.schedule import Schedule, each_kernel, nest_passes
 
 OUTER = Schedule(grid="outer")
 HEAD = """
@@ -536,6 +537,53 @@ def test_a_product_of_float32_keeps_what_it_reads() -> None:
     nest = nest_from_text(HEAD + text)
     assert narrow_operands(nest) is nest
     assert text.count(after) == 1
+
+
+GATED_PRODUCT = (
+    ODD_PRODUCT.replace(
+        "Nest(",
+        """G = Buffer([BufferAxis(R0), BufferAxis(C0)], bfloat16)
+g = Tile([R0[i], C0[j]], float32)
+h = Tile([R0[i], C0[j]], float32)
+o = Tile([R0[i], C0[j]], float32)
+Nest(""",
+    )
+    .replace(
+        "    Fill(v, 0.0),\n",
+        """    Load(g, G[R0[i], C0[j]]),
+    Compute(h, exp(x0), [g]),
+    Compute(o, x0 + x1, [g, h]),
+    Fill(v, 0.0),
+""",
+    )
+    .replace(
+        "    Store(P[R0[i], C0[j]], v),\n])], [A, B],",
+        """    Compute(v, x0 * x1, [v, o]),
+    Store(P[R0[i], C0[j]], v),
+])], [A, B, G],""",
+    )
+)
+
+
+def test_sink(golden: Callable[[str], None]) -> None:
+    """A gate that is stored in 16 bits is computed behind the loop."""
+    nest = nest_from_text(HEAD + GATED_PRODUCT)
+    golden(changes(nest, each_kernel(sink, "").run(nest)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("C0)], bfloat16)\ng =", "C0)], float32)\ng ="),  # it takes as many registers as the gate
+        ("Contract(v, t, u,", "Compute(g, x0 * 0.5, [g]),\n        Contract(v, t, u,"),
+        ("Contract(v, t, u,", "Compute(h, x0 + x1, [h, o]),\n        Contract(v, t, u,"),
+    ],
+    ids=["as large", "changed in the loop", "needed in the loop"],
+)
+def test_other_gates_stay_before_the_loop(old: str, new: str) -> None:
+    assert old in GATED_PRODUCT
+    nest = nest_from_text(HEAD + GATED_PRODUCT.replace(old, new))
+    assert nest_to_text(each_kernel(sink, "").run(nest)) == nest_to_text(nest)
 
 
 def test_untie_kernels(golden: Callable[[str], None]) -> None:

@@ -18,6 +18,7 @@ from helpers.longest_first import LONGEST
 from helpers.padded_products import PADDED
 from helpers.shared_kernels import CAPABILITY, FUNCTIONS
 from helpers.summed_products import SUMMED
+from helpers.sunk_gates import GATES
 from helpers.together import LARGE as LARGE_TOGETHER
 from helpers.together import TOGETHER
 from helpers.triton_cases import (
@@ -52,6 +53,7 @@ COMMANDS = (
         "compile_rows",
         "compile_scans",
         "compile_divided",
+        "compile_sunk",
     ),
     *("compile_joined", "compile_described", "compile_together", "compile_longest"),
     "compile_shared",
@@ -292,6 +294,17 @@ def test_descriptors_compile(name: str) -> None:
     assert row["loads"] == bool(descriptors)
     assert row["stores"] == bool(schedule.programs and descriptors > 2)
     assert not row["spilled"]
+
+
+def test_gates_are_computed_behind_loops() -> None:
+    """A gate that was held in float32 during the loop spilled 760 bytes of each thread."""
+    rows = {row["case"]: row for row in found("run_sunk")}
+    assert set(rows) == set(GATES)
+    assert not [row for row in rows.values() if not row["error"] <= 2 * row["rounding"]], rows
+    assert all(row["behind"] > 1 for row in rows.values())
+    (large,) = found("compile_sunk")
+    assert large["wgmma"]
+    assert not large["spilled"]
 
 
 def test_kernels_of_one_launch_give_what_they_give_apart() -> None:

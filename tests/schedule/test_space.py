@@ -307,6 +307,19 @@ def test_what_was_measured_to_be_slower_is_predicted_so(name: str) -> None:
     assert times[1] > 1.04 * times[0]
 
 
+@pytest.mark.parametrize(("length", "measured"), [(4096, 19.7), (8192, 76.2)])
+def test_what_is_read_again_by_diagonals_comes_from_the_cache(length: int, measured: float) -> None:
+    """An H200 adds an array and its transpose in these microseconds."""
+    choice = choices(lambda X, Y: X + Y.T, "M N", "N M", M=length, N=length)[0].mirrored
+    nest, tiles = replace(choice, tiles=dict.fromkeys(choice.tiles, 64)).scheduled()
+    found = predicted(nest, Tiling(Extents(), tiles), H200, choice.schedule).device * 1e6
+    assert found == pytest.approx(measured, rel=0.15)
+    (kernel,), array = nest.kernels, 2 * length**2
+    oblong = {dim: {"M": 64, "N": 32}[dim.name] for dim in tiles}
+    arrays = [work_of(kernel, Tiling(Extents(), x), "cuda").arrays for x in (tiles, oblong)]
+    assert arrays == [2 * array, 3 * array]
+
+
 def test_a_sum_of_rows_may_have_a_program_for_each() -> None:
     """Shares that are powers of two left out as many programs as there are rows."""
     space = space_of(lambda X: o.sum(X, (0, 1)), "M N", machine=H200, M=1000, N=64)

@@ -36,7 +36,8 @@ def test_first_launches_do_not_count(traffic: ModuleType) -> None:
     read, written = traffic.METRICS
     cold = [{read: 1e9, written: 0.0}] * traffic.FIRST
     warm = [{read: 8e6, written: 3e6}] * (traffic.LAUNCHES - traffic.FIRST)
-    row = {"name": "norm", "touched": 10_000_000, "moved": 12_000_000, "launches": 1}
+    row = {"name": "norm", "predicted": 10_000_000, "touched": 9_000_000, "moved": 12_000_000}
+    row |= {"launches": 1}
     (line,) = traffic.compared([row], [*cold, *warm])
     assert "+10.0%, within 15%" in line
     (line,) = traffic.compared([row], warm)

@@ -12,7 +12,7 @@ from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.schedule.cpu import cpu_seconds
-from blockbuster_fusion.schedule.gpu import gpu_seconds
+from blockbuster_fusion.schedule.gpu import gpu_seconds, main_bytes, residents
 from blockbuster_fusion.schedule.joined import joined_work
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.work import Work, work_of
@@ -71,6 +71,18 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
     (work,) = works
     device = cpu_seconds(work, machine, schedule.threads)
     return Seconds(device + machine.step + machine.launch)  # the host is the device
+
+
+def predicted_bytes(
+    nest: Nest, tiling: Tiling, machine: Machine, schedule: Schedule | None = None
+) -> float:
+    """The bytes that a nest's kernels move from the main memory of a GPU and to it."""
+    total, schedule = 0.0, schedule or Schedule()
+    for launched in nest.launches:
+        own = schedule.of_launch(launched, nest.kernels)
+        works = (work_of(kernel, tiling, machine.target) for kernel in launched.kernels)
+        total += sum(main_bytes(work, machine, residents(work, machine, own)) for work in works)
+    return total
 
 
 def has_products(nest: Nest) -> bool:

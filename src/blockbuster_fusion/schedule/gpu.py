@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.schedule.waves import from_main
 from blockbuster_fusion.schedule.work import VECTOR_BYTES, Work
 
 MOST_WARPS, MOST_PROGRAMS = 64, 32
@@ -164,9 +165,10 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     stages = (schedule.stages or STAGES) + work.further if runs else 1
     if work.each_stage:
         stages = max(1, min(stages, 1 + int(room // work.each_stage)))
-    each = work.held / (32 * warps)
+    beside_loops = work.accumulated + work.held_over
+    each = max(work.held, beside_loops) / (32 * warps)
     beside = BESIDE_DESCRIBED if loads_by_descriptors(work, machine, schedule) else BESIDE
-    own = work.accumulated / (32 * warps) + beside if work.accumulated else 0.0
+    own = beside_loops / (32 * warps) + beside if work.accumulated else 0.0
     registers = min(MOST_REGISTERS, max(own, USED + each * PER_ELEMENT))
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
     shared = work.each_stage * (stages - 1) + work.kept
@@ -285,6 +287,14 @@ def _multiplying(work: Work, machine: Machine, here: Residents, programs: float)
     return (longer + (1 - TOGETHER) * shorter) / processors
 
 
+def main_bytes(work: Work, machine: Machine, here: Residents) -> float:
+    """The bytes that a kernel moves from main memory and to it."""
+    if not work.reads:
+        return work.arrays
+    at_a_time = min(work.programs * work.busy, machine.processors * here.programs)
+    return max(work.arrays, from_main(work.reads, work.order, at_a_time, machine.memories[-2].size))
+
+
 def _moving(
     work: Work, machine: Machine, here: Residents, programs: float, at_a_time: float
 ) -> float:
@@ -320,8 +330,8 @@ def _moving(
     once = work.arrays * (1 + broken)
     parts = ((once, home), (others, cache), (common, first), (again, nearest))
     if runs_ahead:  # both memories are busy at a time
-        from_main = once / rate(main)
+        from_memory = max(once, main_bytes(work, machine, here)) / rate(main)
         if work.multiplying and not work.products:  # products with vectors
-            from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
-        return max(from_main, sum(size for size, _ in parts) / rate(cache))
+            from_memory *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
+        return max(from_memory, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

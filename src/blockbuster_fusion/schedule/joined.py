@@ -32,6 +32,8 @@ LEAST = frozenset(
     {"across", "along", "piece", "is_grouped", "has_few_rows", "has_few_columns", "is_describable"}
 )
 """The least of all kernels: the shortest rows, products of whole groups."""
+NONE = frozenset({"reads", "order"})
+"""Left out: programs of several kernels have no order of one."""
 KEPT = frozenset({"dtype"})
 """Taken from the kernel with the most products. All else is as much as in the kernel with the most:
 a launch has the registers and the shared memory for each of its programs, and ends with the longest
@@ -45,7 +47,9 @@ def joined_work(works: Sequence[Work]) -> Work:
     made: dict[str, Any] = {}
     for name in (field.name for field in fields(Work) if field.name not in KEPT):
         numbers = [getattr(work, name) for work in works]
-        if name in SUMMED:
+        if name in NONE:
+            made[name] = ()
+        elif name in SUMMED:
             made[name] = sum(numbers)
         elif name in OF_A_PROGRAM:
             weighed = zip(numbers, (work.programs for work in works), strict=True)

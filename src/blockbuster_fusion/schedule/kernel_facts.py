@@ -5,6 +5,8 @@ from functools import cached_property
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
+from blockbuster_fusion.nest.analysis.held_over_loops import held_over_loops
+from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import Product, is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
 from blockbuster_fusion.nest.analysis.shared_memory import SharedMemory
@@ -77,6 +79,9 @@ class KernelFacts:
         """The products of each loop whose sums are spread over a block."""
         self.streams = frozenset(streaming_loops(kernel)) if self.has_tensor_cores else frozenset()
         """The loops whose loads run ahead, beside those with dots."""
+        self.held_over = held_over_loops(kernel) if self.dots and self.has_tensor_cores else {}
+        """For each loop, the tiles that are needed only after it, with the registers for each
+        element."""
         scans = ((loop, triangular_scan(loop)) for loop in loops)
         self.scans: dict[For, TriangularScan] = {x: scan for x, scan in scans if scan is not None}
         """The loops that triangles may scan."""
@@ -91,6 +96,11 @@ class KernelFacts:
     def dims(self) -> tuple[Dim, ...]:
         """The dims of the kernel: its work depends on their tiles alone."""
         return self.kernel.dims
+
+    @cached_property
+    def order(self) -> LaunchOrder | None:
+        """The order of a GPU's programs that multiply matrices."""
+        return LaunchOrder(self.kernel) if self.has_tensor_cores and self.dots else None
 
     @cached_property
     def shared(self) -> SharedMemory:

@@ -1,6 +1,6 @@
 """From a block program to the nest that a printer gets: the passes, in their order."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.passes.split_reduction import reduction_loop, split_reduction
 from blockbuster_fusion.nest.passes.split_scan import scan_loop, split_scan
 from blockbuster_fusion.nest.passes.tail_masks import tail_masks
-from blockbuster_fusion.nest.passes.take_turns import take_turns
+from blockbuster_fusion.nest.passes.take_turns import take_turns, takes_turns
 from blockbuster_fusion.nest.passes.transpose_products import transpose_products
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
@@ -88,7 +88,8 @@ class Schedule:
     mask makes the last rows take longest, the heads whose last rows start first."""
     programs: int | None = None
     """The programs that compute the blocks of products in turns on a GPU; by default, each block
-    has its own (nest/passes/take_turns.py)."""
+    has its own. Beside kernels that sum one product and do nothing else, others keep the default
+    (nest/passes/take_turns.py)."""
     threads: int | None = None
     """The threads of kernels on a CPU, at most those of the call of `compile`. By default these,
     but one for small arrays."""
@@ -112,14 +113,14 @@ class Schedule:
             if self.order.count(label) > 1:
                 raise BadConfig(name="order", problem=f"{label} is named twice")
 
-    def of_launch(self, launched: Launchable, kernels: Iterable[Kernel]) -> "Schedule":
+    def of_launch(self, launched: Launchable, kernels: Sequence[Kernel]) -> "Schedule":
         """The options for one of the launches of a nest."""
-        return self if takes_warps(launched, kernels) else self.without_warps
+        return self.without(left_out(launched, kernels))
 
-    @property
-    def without_warps(self) -> "Schedule":
-        """The schedule that leaves warps to the rule of thumb."""
-        return self if self.warps is None else replace(self, warps=None)
+    def without(self, options: Iterable[str]) -> "Schedule":
+        """The schedule that leaves some options of launches to the rule of thumb."""
+        given: dict[str, Any] = {x: None for x in options if getattr(self, x) is not None}
+        return replace(self, **given) if given else self
 
     @property
     def of_loops(self) -> "Schedule":
@@ -134,9 +135,15 @@ class Schedule:
         return {name: number for name, number in given.items() if number is not None}
 
 
-def takes_warps(launched: Launchable, kernels: Iterable[Kernel]) -> bool:
-    """True if a launch of a nest has the given warps: those of products are theirs alone."""
-    return launched.multiplies or not any(other.multiplies for other in kernels)
+def left_out(launched: Launchable, kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """The options that a launch of a nest leaves to the rule of thumb.
+
+    Warps of products are theirs alone, and so are the turns of kernels that gain by them.
+    """
+    has_warps = launched.multiplies or not any(other.multiplies for other in kernels)
+    has_turns = any(takes_turns(kernel, kernels) for kernel in launched.kernels)
+    taken = {"warps": has_warps, "programs": has_turns}
+    return tuple(name for name, is_taken in taken.items() if not is_taken)
 
 
 def _check_number(name: str, number: object) -> None:
@@ -239,8 +246,8 @@ def optional_passes(
     def transpose(kernel: Kernel) -> Kernel:
         return transpose_products(kernel) if schedule.transposed else kernel
 
-    def turns(kernel: Kernel) -> Kernel:
-        return take_turns(kernel, schedule.programs) if schedule.programs else kernel
+    def turns(nest: Nest) -> Nest:
+        return take_turns(nest, schedule.programs) if schedule.programs else nest
 
     late = each_kernel(fold_after_loops, "Folds blocks after loops rather than in them, on a GPU.")
     return (
@@ -256,7 +263,7 @@ def optional_passes(
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(mirror, "Orders a square grid by diagonals, if asked for.", "mirror_grid"),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
-        each_kernel(turns, "Has programs compute blocks of products in turns.", "take_turns"),
+        Pass("take_turns", "Has programs compute blocks of products in turns.", turns),
         each_kernel(
             describe, "Has operands loaded by descriptors, if asked for.", "describe_operands"
         ),

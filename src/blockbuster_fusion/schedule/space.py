@@ -19,9 +19,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import (
-    Cascade,
     Contract,
-    Fill,
     Fold,
     For,
     Kernel,
@@ -29,10 +27,10 @@ from blockbuster_fusion.nest.nest import (
     Nest,
     Span,
     Statement,
-    Store,
     Tile,
 )
 from blockbuster_fusion.nest.passes.order_grid import is_named
+from blockbuster_fusion.nest.passes.take_turns import gains_by_turns
 from blockbuster_fusion.nest.passes.transpose_products import few_rows_and_columns
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
@@ -165,16 +163,6 @@ def balanced(length: int, tile: int) -> int:
     count = max(1, -(-length // tile))
     whole = next((n for n in (4 * VECTOR, VECTOR) if tile >= 4 * n), 1)
     return min(tile, -(-length // (count * whole)) * whole) if length > tile else tile
-
-
-def _may_take_turns(kernel: Kernel) -> bool:
-    """True if programs may well compute the blocks of a kernel in turns: sums of one product.
-
-    What is loaded or computed after the loop would take registers during it.
-    """
-    products = [s for s in kernel.statements if isinstance(s, Contract)]
-    outside = [s for s in kernel.body if not isinstance(s, For | Cascade | Fill | Store)]
-    return len(products) == 1 and is_dot(products[0]) and not outside
 
 
 def _is_count(number: object) -> bool:
@@ -369,7 +357,7 @@ class Space:
         if not any(isinstance(s, Contract) for k in kernels for s in k.statements):
             return []
         made = [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
-        turns = (self.machine.processors, None) if any(map(_may_take_turns, kernels)) else ()
+        turns = (self.machine.processors, None) if any(map(gains_by_turns, kernels)) else ()
         described = (True, False) if self.are_described else ()
         made += [{"described": flag} for flag in described]
         return [*made, *({"programs": number} for number in turns)]

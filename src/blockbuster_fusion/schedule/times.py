@@ -12,9 +12,11 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
 from blockbuster_fusion.schedule.kernel_facts import KernelFacts
-from blockbuster_fusion.schedule.schedule import Schedule, takes_warps
+from blockbuster_fusion.schedule.schedule import Schedule, left_out
 from blockbuster_fusion.schedule.work import Work, work_with
 
+PREDICTED = ("warps", "stages", "programs", "described", "threads")
+"""The options of a schedule that the time of a launch depends on."""
 OwnTiles = tuple[int | None, ...]
 """The tiles of the dims of one kernel; None for a dim that has none."""
 
@@ -46,18 +48,18 @@ class CountedKernel:
 class _Launch:
     """One launch of a nest, whose time is predicted once for each choice of its tiles."""
 
-    def __init__(self, kernels: Sequence[CountedKernel], *, takes_warps: bool) -> None:
-        self.kernels, self.takes_warps = kernels, takes_warps
+    def __init__(self, kernels: Sequence[CountedKernel], left_out: tuple[str, ...]) -> None:
+        """`left_out` are the options that are left to the rule of thumb."""
+        self.kernels, self.left_out = kernels, left_out
         self.dims = {dim for kernel in kernels for dim in kernel.facts.dims}
         self.known: dict[object, Seconds] = {}
 
     def seconds(self, schedule: Schedule, tiles: Mapping[Dim, int], machine: Machine) -> Seconds:
-        warps = schedule.warps if self.takes_warps else None
-        options = (warps, schedule.stages, schedule.programs, schedule.described, schedule.threads)
-        key = (options, *(kernel.own(tiles) for kernel in self.kernels))
+        options = (None if x in self.left_out else getattr(schedule, x) for x in PREDICTED)
+        key = (*options, *(kernel.own(tiles) for kernel in self.kernels))
         if key not in self.known:
             works = [kernel.work(tiles) for kernel in self.kernels]
-            own = schedule if self.takes_warps else schedule.without_warps
+            own = schedule.without(self.left_out)
             self.known[key] = predicted_launch(works, machine, own)
         return self.known[key]
 
@@ -68,7 +70,7 @@ class CountedKernels:
     def __init__(self, extents: Extents, machine: Machine) -> None:
         self.extents, self.machine = extents, machine
         self.known: dict[Kernel, CountedKernel] = {}
-        self.launches: dict[tuple[tuple[CountedKernel, ...], bool], _Launch] = {}
+        self.launches: dict[tuple[tuple[CountedKernel, ...], tuple[str, ...]], _Launch] = {}
 
     def counted(self, kernel: Kernel) -> CountedKernel:
         if kernel not in self.known:
@@ -82,8 +84,8 @@ class CountedKernels:
     def launch(self, launched: Launchable, nest: Nest) -> _Launch:
         """A launch of a nest; nests that share its kernels share what is known of it."""
         kernels = tuple(map(self.counted, launched.kernels))
-        takes = takes_warps(launched, nest.kernels)
-        return self.launches.setdefault((kernels, takes), _Launch(kernels, takes_warps=takes))
+        own = left_out(launched, nest.kernels)
+        return self.launches.setdefault((kernels, own), _Launch(kernels, own))
 
 
 class Times:

@@ -1,6 +1,7 @@
 """Counts the work of a kernel: what each program loads, computes and stores, and how often."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Dim
@@ -8,6 +9,7 @@ from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
+from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.triangular_scans import (
     FURTHER,
     LONGEST,
@@ -37,6 +39,7 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.kernel_facts import BodyFacts, KernelFacts
+from blockbuster_fusion.schedule.waves import Reads
 from blockbuster_fusion.schedule.weights import WEIGHTS, weight
 
 SCANNED = {"cpu": 24.0, "cuda": 8.0}
@@ -127,6 +130,9 @@ class Work:
     """The most elements that one program holds in accumulators and one tile beside them."""
     accumulated: float = 0.0
     """The most elements of accumulators that one program holds in a loop with products."""
+    held_over: float = 0.0
+    """The most registers of one program for what it has before a loop with products, and needs
+    only after it."""
     largest: float = 0.0
     """The elements of the largest tile, in whole blocks."""
     own: float = 0.0
@@ -164,6 +170,11 @@ class Work:
     """True if descriptors can load operands of products on a GPU."""
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
+
+    reads: tuple[Reads, ...] = ()
+    """The arrays of a GPU's kernel with products of matrices, by the blocks that programs share."""
+    order: tuple[float, ...] = ()
+    """The lengths of the loops over its programs (nest/analysis/launch_order.py)."""
 
     @property
     def passed(self) -> float:
@@ -209,6 +220,7 @@ class _Count:
         self.seen: dict[Buffer, float] = {}
         self.own: dict[Buffer, float] = {}
         self.common: set[Buffer] = set()
+        self.shared: dict[tuple[Buffer, frozenset[Index]], float] = {}
         self.grid = facts.grid
         self.parts: dict[Index, int] = {}
         self.gathered = 0.0
@@ -224,7 +236,7 @@ class _Count:
         work.further = FURTHER if self.triangles else 0
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
         self.body(kernel.body, float(work.programs))
-        work.arrays = sum(self.seen.values())
+        work.arrays = sum(self.seen.values()) - self.mirrored()
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
         work.restarts /= work.programs * work.busy
@@ -244,7 +256,24 @@ class _Count:
             work.transposed = 0.0
         if self.has_tensor_cores and work.staged:
             self.share_memory()
+        if self.facts.order is not None and self.shared:
+            self.share_blocks(self.facts.order)
         return work
+
+    def mirrored(self) -> float:
+        """The bytes that a grid by diagonals reads soon after their transposes, from a cache.
+
+        Blocks are square then (nest/passes/mirror_grid.py).
+        """
+        kernel = self.facts.kernel
+        if not kernel.is_mirrored:
+            return 0.0
+        *others, slow, fast = kernel.grid
+        if self.whole(slow.dim) != self.whole(fast.dim):
+            return 0.0
+        sources = [s.source for s in self.facts.statements if isinstance(s, Load)]
+        turned = {x.buffer for x in sources if [s.at for s in x.spans] == [*others, fast, slow]}
+        return sum(self.seen[buffer] for buffer in turned)
 
     def is_triangular(self, loop: For) -> bool:
         """True if a loop scans its blocks by products with triangles."""
@@ -381,6 +410,21 @@ class _Count:
         few, more = (memory.estimate(self.whole, stages, WARPS) for stages in (2, 3))
         work.each_stage, work.kept = float(more - few), float(2 * few - more)
 
+    def share_blocks(self, order: LaunchOrder) -> None:
+        """Notes which loops over programs load the same blocks of arrays again."""
+        work, loops = self.work, order.loops(self.blocks, order.group(self.whole))
+        work.order = tuple(length for _, length in loops)
+        patterns = Counter(buffer for buffer, _ in self.shared)
+        work.reads = tuple(
+            Reads(
+                self.seen[buffer] / patterns[buffer],
+                min(self.own[buffer], moved / work.programs),
+                moved,
+                tuple(index in indices for index, _ in loops),
+            )
+            for (buffer, indices), moved in self.shared.items()
+        )
+
     def whole(self, dim: Dim) -> int:
         """The length of whole blocks of a dim."""
         return self.blocks_of(dim).whole if dim.packed else 1
@@ -475,6 +519,9 @@ class _Count:
             own += sum(map(self.products, self.facts.spread[loop]))
         self.gathered = before + own
         if any(isinstance(s, Contract) for s in loop.body):
+            over = self.facts.held_over.get(loop, {})
+            registers = sum(self.elements(tile) * share for tile, share in over.items())
+            self.work.held_over = max(self.work.held_over, registers)
             self.work.restarts += max(0.0, times - self.work.programs * self.work.busy)
         ahead = times * max(0.0, trips - 1) if loop in self.streams else 0.0
         self.body(loop.body, times * trips, ahead)
@@ -513,8 +560,12 @@ class _Count:
             whole = math.prod(self.shape(buffer)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
-            if not any(span.at in self.grid for span in access.spans):
+            indices = frozenset(s.at for s in access.spans if isinstance(s.at, Index))
+            indices &= self.grid
+            if not indices:
                 self.common.add(buffer)
+            key = (buffer, indices)
+            self.shared[key] = self.shared.get(key, 0.0) + size
             return
         self.work.scratch += size
         if self.target == "cpu":  # that of a GPU lies in its main memory

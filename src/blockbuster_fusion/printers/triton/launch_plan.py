@@ -1,7 +1,7 @@
 """Launches of Triton kernels as numbers: blocks, grids and constants, from sizes and tiles."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,8 +11,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import (
     described_blocks,
     described_results,
 )
-from blockbuster_fusion.nest.analysis.longest_last import longest_last
-from blockbuster_fusion.nest.analysis.matrix_products import is_dot
+from blockbuster_fusion.nest.analysis.launch_order import USUAL_GROUP, LaunchOrder
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
 from blockbuster_fusion.nest.nest import (
@@ -33,16 +32,11 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.schedule.gpu import stream_warps
-from blockbuster_fusion.schedule.schedule import takes_warps
+from blockbuster_fusion.schedule.schedule import left_out
 
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
-OPTIONS = {"num_stages": 3, "group": 8}
-AT_A_TIME = 132
-"""The programs with large tiles that a large GPU runs at a time."""
-HEADS = 32
-"""The heads whose longest programs start first: a GPU has room for all of them, and those that run
-at a time still share some keys."""
+OPTIONS = {"num_stages": 3, "group": USUAL_GROUP}
 SHORTEST_RUN = 16
 """The length of runs of a loop with few blocks."""
 FEW_DOTS = 512
@@ -106,11 +100,11 @@ class LaunchPlan:
 
 
 def options_of(
-    launched: Launchable, kernels: Iterable[Kernel], options: Mapping[str, int]
+    launched: Launchable, kernels: Sequence[Kernel], options: Mapping[str, int]
 ) -> dict[str, int]:
     """The options of one launch of a nest."""
-    left_out = {"num_warps"} if not takes_warps(launched, kernels) else set()
-    return {name: number for name, number in options.items() if name not in left_out}
+    without = {f"num_{name}" for name in left_out(launched, kernels)}
+    return {name: number for name, number in options.items() if name not in without}
 
 
 class KernelPlanner:
@@ -128,17 +122,8 @@ class KernelPlanner:
         return math.prod(block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
 
     def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """The blocks of rows whose programs run together: so many that they share most columns.
-
-        Programs that run at a time then read about as many rows as columns. Where the longest ones
-        start first, it is the number of heads (grid.py).
-        """
-        if self.has_longest:
-            return HEADS
-        if len(self.kernel.grid) < 2 or not self.has_dots:
-            return OPTIONS["group"]
-        rows, columns = (block_length(i.dim, sizes, tiles) for i in self.kernel.grid[-2:])
-        return 1 << max(0, int(math.log2(AT_A_TIME * columns / rows) / 2 + 0.1))
+        """The blocks of rows, or the heads, whose programs run together."""
+        return self.order.group(lambda dim: block_length(dim, sizes, tiles))
 
     def warps(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], short: Collection[Dim]
@@ -205,16 +190,11 @@ class KernelPlanner:
     @cached_property
     def few(self) -> int:
         """The most blocks that are summed without partial sums."""
-        return FEW_DOTS if self.has_dots else FEW
+        return FEW_DOTS if self.order.multiplies else FEW
 
     @cached_property
-    def has_longest(self) -> bool:
-        """True if some programs run longer than others and start first."""
-        return longest_last(self.kernel) is not None
-
-    @cached_property
-    def has_dots(self) -> bool:
-        return any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
+    def order(self) -> LaunchOrder:
+        return LaunchOrder(self.kernel)
 
 
 class LaunchPlanner:

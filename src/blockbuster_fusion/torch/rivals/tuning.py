@@ -120,7 +120,7 @@ class Tuner:
                 if best is None or str(best[0].config) in searched:
                     break
                 searched.add(str(best[0].config))
-                self.measure(trial, [*trial.neighbours(best[0])], task)
+                self.measure(trial, [*neighbours(best[0], subject)], task)
             trial.confirm()
         return trial.best
 
@@ -181,6 +181,7 @@ class _Trial:
 
     def __init__(self, tuner: Tuner, subject: Subject) -> None:
         self.tuner, self.subject, self.key = tuner, subject, subject.key
+        self.exactness = Exactness(subject)
         self.found: dict[str, tuple[Choice, Record]] = {}
         """The choices that run and are exact enough, that of the least predicted time first."""
         self.seen: set[str] = set()
@@ -241,7 +242,7 @@ class _Trial:
             with _disable_current_modes(), torch.no_grad():
                 subject = self.subject
                 executable = executable_of([choice], subject.threads)
-                error, bar = self.error(executable), self.reference[1]
+                error, bar = self.exactness.error(executable), self.exactness.bar
                 seconds = math.inf
                 if error <= bar:
                     device = subject.device
@@ -250,35 +251,17 @@ class _Trial:
         except Exception as problem:  # whatever a compiler or a driver raises
             log.debug("%s: %s", config, problem)
             error, seconds = math.inf, math.inf
-        return Record(config.data(), seconds, seconds, seconds, error, self.reference[1], 1)
+        return Record(config.data(), seconds, seconds, seconds, error, self.exactness.bar, 1)
 
-    def neighbours(self, choice: Choice) -> Iterator[Choice]:
-        """The choices with the next longer or shorter tile, or another option of the schedule."""
-        nest, tiles = choice.scheduled()
-        extents = Extents.of_sizes(self.subject.sizes, "the inputs")
-        space = Space(nest, extents, self.subject.machine, tiles)
-        for dim in space.dims:
-            known = space.tiles(dim)
-            longer = [tile for tile in known if tile > tiles[dim]][:1]
-            shorter = [tile for tile in known if tile < tiles[dim]][-1:]
-            for tile in longer + shorter:
-                if dim in choice.tiles and space.fits({**tiles, dim: tile}):
-                    yield replace(choice, tiles={**choice.tiles, dim: tile})
-        forms = {None, nest_to_text(nest)}
-        for schedule in space.near(choice.schedule):
-            other = replace(choice, schedule=schedule)
-            if schedule.atomic and torch.are_deterministic_algorithms_enabled():
-                continue
-            if other.config.launch != choice.config.launch:
-                yield other
-            elif (form := _form(other)) not in forms:
-                forms.add(form)
-                yield other
 
-    # ---------------------------------------------------------------- exactness
+@dataclass(frozen=True)
+class Exactness:
+    """Compares results of a subject with those of float64."""
+
+    subject: Subject
 
     @cached_property
-    def reference(self) -> tuple[list[torch.Tensor], float]:
+    def _exact(self) -> tuple[list[torch.Tensor], float]:
         """The results in float64, and the largest error that is allowed: twice that of float32."""
         subject = self.subject
         function = torch_program(subject.program)
@@ -289,12 +272,41 @@ class _Trial:
         eps = max(_eps(str(dtype)) for dtype in stored)
         return exact, 2 * distance(plain, exact) + 4 * eps
 
+    @property
+    def bar(self) -> float:
+        """The largest error that is allowed."""
+        return self._exact[1]
+
     def error(self, executable: Executable) -> float:
-        """The error of a run against float64."""
+        """The error of a run."""
         subject = self.subject
         library = library_on(subject.device)
         found = executable.runner.run(subject.inputs, subject.sizes, library)
-        return distance(found, self.reference[0])
+        return distance(found, self._exact[0])
+
+
+def neighbours(choice: Choice, subject: Subject) -> Iterator[Choice]:
+    """The choices with the next longer or shorter tile, or another option of the schedule."""
+    nest, tiles = choice.scheduled()
+    extents = Extents.of_sizes(subject.sizes, "the inputs")
+    space = Space(nest, extents, subject.machine, tiles)
+    for dim in space.dims:
+        known = space.tiles(dim)
+        longer = [tile for tile in known if tile > tiles[dim]][:1]
+        shorter = [tile for tile in known if tile < tiles[dim]][-1:]
+        for tile in longer + shorter:
+            if dim in choice.tiles and space.fits({**tiles, dim: tile}):
+                yield replace(choice, tiles={**choice.tiles, dim: tile})
+    forms = {None, nest_to_text(nest)}
+    for schedule in space.near(choice.schedule):
+        other = replace(choice, schedule=schedule)
+        if schedule.atomic and torch.are_deterministic_algorithms_enabled():
+            continue
+        if other.config.launch != choice.config.launch:
+            yield other
+        elif (form := _form(other)) not in forms:
+            forms.add(form)
+            yield other
 
 
 def _form(choice: Choice) -> str | None:

@@ -1,0 +1,245 @@
+"""Other configurations of generated GPU kernels that are short of their goals, measured.
+
+    python benchmarks/gpu_alternatives.py [--cases softmax] [--seconds 90] [--most 20]
+    python benchmarks/gpu_alternatives.py --save benchmarks/results/gpu_alternatives_h200.json
+    python benchmarks/gpu_alternatives.py --predict             # predictions alone, without a GPU
+
+Cases are those of benchmarks/gpu_limits.py with one kernel program each. Measured are the choices
+of the least predicted times, the neighbours of the first, and some with whole rows in one block.
+Each result is first compared with float64. Configurations run in turns, in CUDA graphs, on inputs
+that rotate: none is in the L2 cache. A line has the measured and the predicted microseconds, and
+the share of the memory's limit. Each case is compiled in a process of its own; one measures at a
+time. After `--seconds` no more configurations are compiled or measured.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+from threading import BrokenBarrierError
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned once does not count
+
+import torch
+from gpu_cases import CASES, GpuCase
+from gpu_limits import BANDWIDTH, MOST_SETS, ROTATED
+
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import choose, executable_of
+from blockbuster_fusion.improve import Improver
+from blockbuster_fusion.runtime.measuring import measuring
+from blockbuster_fusion.torch.compile_parts import PartCompiler
+from blockbuster_fusion.torch.machines import machine_for
+from blockbuster_fusion.torch.options import Options
+from blockbuster_fusion.torch.rivals.timing import launcher
+from blockbuster_fusion.torch.rivals.tuning import Exactness, Subject, neighbours, subject_of
+from helpers.offline import captured, offline
+
+SHORT = (
+    "log softmax 512x32000",
+    "cumsum of columns 8192x4096",
+    "sum with a transpose 4096x4096",
+    "sum with a transpose 8192x8192",
+    "long chain 8192x4096",
+    "cross entropy 1024x128256",
+    "sum of rows 200x100000",
+    "sum of all 16000000",
+    "softmax 200000x100",
+)
+"""The cases that are short of their goals, or nearly so."""
+WHOLE = {"log softmax 512x32000": ("M",)}
+"""Axes of cases that may have one block, though it is long."""
+FEW = 1
+"""The choices that are taken of those with such blocks."""
+TILES: dict[str, list[dict[str, int]]] = {
+    "log softmax 512x32000": [{"M.0": 16384, "M.1": 16384}, {"M.0": 8192, "M.1": 16384}],
+    "cumsum of columns 8192x4096": [{"M.0": 64}, {"B.0": 64, "M.0": 64}, {"B.0": 32}],
+    "sum with a transpose 4096x4096": [{"B.0": 128, "M.0": 128}, {"B.0": 32, "M.0": 32}],
+    "sum with a transpose 8192x8192": [{"B.0": 128, "M.0": 128}, {"B.0": 32, "M.0": 32}],
+    "long chain 8192x4096": [{"M.0": 512}, {"B.0": 1, "M.0": 4096}],
+    "cross entropy 1024x128256": [{"M.0": 8192}, {"M.0": 16384}],
+    "sum of rows 200x100000": [{"M.0": 8192}, {"B.0": 2, "M.0": 2048}],
+    "sum of all 16000000": [{"B.0": 8192}, {"B.0": 16384}],
+    "softmax 200000x100": [{"B.0": 4}, {"B.0": 64}],
+}
+"""Tiles that are worth a look, also beyond the space that is searched."""
+SLOW = 4.0
+"""The factor beyond which a predicted time is not worth a measurement."""
+WARPS = (4, 8, 16, 32)
+"""The warps that are tried with whole rows in a block."""
+COMPILING = 0.55
+"""The share of the time in which configurations are compiled."""
+
+
+class Alternatives:
+    """A case, and the choices that may run it."""
+
+    def __init__(self, case: GpuCase, device: str) -> None:
+        self.case, self.machine = case, machine_for("cuda")
+        (inputs,) = case.sets(1, device) if device == "cuda" else [self.empty()]
+        (graph,) = captured(case.function, *inputs, runs=False)
+        options = Options(target="cuda", library="never", strict=True)
+        chooser = graph.chooser(options, self.machine)
+        chooser.choose_kernels()
+        self.parts: PartCompiler = chooser.parts
+        ((*self.nodes,),) = self.parts.taken
+
+    def empty(self) -> list[torch.Tensor]:
+        """Inputs that are not computed with."""
+        made = [torch.empty(shape, dtype=torch.bfloat16) for shape in self.case.shapes]
+        return [*made[:-1], made[-1].long()] if self.case.classes else made
+
+    def choices(self, subject: Subject, most: int) -> list[tuple[Choice, float]]:
+        """At most so many choices, each with its predicted seconds; the usual one first."""
+        first, name = subject.choices[0], self.case.name
+        found = [*subject.choices[:-1]]
+        if name in WHOLE:
+            request = self.parts.request(self.parts.program(self.nodes), "cuda")
+            whole = choose(replace(request, unit=WHOLE[name]))
+            for choice in Improver(whole, self.machine).best(subject.sizes)[:FEW]:
+                schedules = [replace(choice.schedule, warps=number) for number in WARPS]
+                found += [replace(choice, schedule=schedule) for schedule in schedules]
+        dims = {dim.label: dim for dim in first.scheduled()[1]}
+        for given in TILES.get(name, []):
+            tiles = {dims[label]: tile for label, tile in given.items() if label in dims}
+            found.append(replace(first, tiles={**first.tiles, **tiles}))
+        found += neighbours(first, subject)
+        made: dict[str, tuple[Choice, float]] = {}
+        usual = self.seconds(first, subject)
+        for choice in found:
+            seconds = self.seconds(choice, subject)
+            launch = choice.config.launch.keys() - first.config.launch.keys()
+            is_same = seconds == usual and bool(launch & {"stages", "group"})
+            if seconds < SLOW * usual and not is_same and len(made) < most:
+                made.setdefault(f"{choice.graph.digest}{choice.config}", (choice, seconds))
+        return [*made.values()]
+
+    def seconds(self, choice: Choice, subject: Subject) -> float:
+        """The predicted seconds of a choice; infinite if there are no kernels."""
+        return Improver([choice], self.machine).seconds(choice, subject.sizes)
+
+    def measured(self, most: int, end: float, seconds: float) -> Iterator[dict[str, Any]]:
+        """The choices with their predicted and measured microseconds, until a time."""
+        from cuda_graphs import interleaved
+
+        subject, place = subject_of(self.parts, self.nodes, self.machine), torch.device("cuda")
+        count = min(MOST_SETS, max(2, math.ceil(ROTATED / self.case.bytes)))
+        sets = [subject.inputs, *([x.clone() for x in subject.inputs] for _ in range(count - 1))]
+        exactness = Exactness(subject)
+        rows: dict[str, dict[str, Any]] = {}
+        calls = {}
+        for choice, predicted in self.choices(subject, most):
+            if calls and time.time() > end - (1 - COMPILING) * seconds:
+                break
+            name = f"{choice.config}{' ' * len(rows)}"  # two may have one text
+            row = {"config": str(choice.config), "predicted": predicted * 1e6}
+            rows[name] = row | {"case": self.case.name}
+            try:
+                executable = executable_of([choice], None)
+                rows[name]["is_wrong"] = not exactness.error(executable) <= exactness.bar
+                calls[name] = [launcher(executable, x, subject.sizes, place) for x in sets]
+            except Exception as error:  # whatever a compiler or a driver raises
+                rows[name]["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
+        with contextlib.suppress(BrokenBarrierError):  # until nothing else runs on the GPU
+            _READY.wait(max(0.0, end - time.time()))
+        with measuring("cuda", longest=seconds):
+            right = {name: own for name, own in calls.items() if not rows[name]["is_wrong"]}
+            if time.time() < end:
+                for name, spent in interleaved(right, milliseconds=1.0).items():
+                    rows[name]["measured"] = spent
+        yield from rows.values()
+
+
+_READY: Any = None
+"""The barrier at which all processes wait, once their kernels are compiled."""
+
+
+def begin(ready: Any) -> None:
+    """Prepares a process that compiles and measures."""
+    global _READY
+    _READY = ready
+
+
+def found(name: str, most: int, end: float, seconds: float) -> list[dict[str, Any]]:
+    """The measured alternatives of a case, in a process of its own."""
+    torch.set_grad_enabled(False)
+    case = next(c for c in CASES if c.name == name)
+    try:
+        return [*Alternatives(case, "cuda").measured(most, end, seconds)]
+    except BaseException:
+        _READY.abort()
+        raise
+
+
+def predicted(name: str, most: int) -> list[dict[str, Any]]:
+    """The same without a GPU: predictions alone."""
+    case = next(c for c in CASES if c.name == name)
+    with offline(machine_for("cuda")):
+        made = Alternatives(case, "cpu")
+        subject = subject_of(made.parts, made.nodes, made.machine)
+        choices = made.choices(subject, most)
+    rows = ((str(choice.config), seconds * 1e6) for choice, seconds in choices)
+    return [{"case": name, "config": config, "predicted": x} for config, x in rows]
+
+
+def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The lines of a case, the fastest first, and the usual choice marked."""
+    case = next(c for c in CASES if c.name == rows[0]["case"])
+    yield f"{case.name}: {case.bytes / BANDWIDTH * 1e6:.1f} µs by the memory"
+    usual = rows[0]
+    for row in sorted(rows, key=lambda r: (r.get("measured") or math.inf, r["predicted"])):
+        time_of = row.get("measured")
+        own = "        –" if time_of is None else f"{time_of:9.2f}"
+        share = "    " if time_of is None else f"{case.bytes / BANDWIDTH / time_of * 1e6:.2f}"
+        note = " (chosen)" * (row is usual) + " WRONG" * row.get("is_wrong", False)
+        note += f" FAILED, {row['failed']}" if "failed" in row else ""
+        yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {row['config']}{note}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="+", metavar="WORD", default=[""])
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--most", type=int, default=20, help="configurations of a case")
+    parser.add_argument("--predict", action="store_true", help="measure nothing")
+    parser.add_argument("--save", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    names = [name for name in SHORT if any(word in name for word in options.cases)]
+    end = time.time() + options.seconds
+    kept: list[dict[str, Any]] = []
+    if options.predict:
+        for name in names:
+            print("\n".join(told(predicted(name, options.most))), flush=True)
+        return
+    context = multiprocessing.get_context("spawn")
+    work = partial(found, most=options.most, end=end, seconds=options.seconds)
+    ready = context.Barrier(len(names))
+    with ProcessPoolExecutor(len(names), context, begin, (ready,)) as pool:
+        jobs = [pool.submit(work, name) for name in names]
+        for name, job in zip(names, jobs, strict=True):
+            try:
+                rows = job.result()
+                print("\n".join(told(rows)), flush=True)
+                kept += rows
+            except Exception as error:  # the other cases are still of use
+                print(f"{name}: FAILED, {type(error).__name__}: {str(error)[:300]}", flush=True)
+    if options.save:
+        gpu = torch.cuda.get_device_name()
+        content = {"date": str(date.today()), "machine": gpu, "rows": kept}
+        options.save.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
