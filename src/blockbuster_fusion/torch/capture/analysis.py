@@ -53,6 +53,9 @@ LOOKUPS = ("embedding", "index_select", "gather", "constant_pad_nd", "nll_loss_f
 PERMUTING = ("permute", "transpose", "t")
 MERGING = ("view", "_unsafe_view", "reshape", "clone", "unsqueeze", "squeeze", "alias")
 
+KINDS_BY_OTHERS = ("clone", "cat", "index")
+"""Operators whose kinds depend on the nodes around them."""
+
 MOST_CHOSEN = 16
 """The number of pieces from which a kernel chooses by position; more are stored in place."""
 
@@ -73,17 +76,29 @@ class Analysis:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def after_changes(self, static: frozenset[Node], library: frozenset[Node]) -> "Analysis":
-        """The analysis of the graph as it is now, with other weights and operators of PyTorch's.
+    def after_changes(
+        self,
+        static: frozenset[Node] | None = None,
+        library: frozenset[Node] | None = None,
+        joins: frozenset[Node] | None = None,
+    ) -> "Analysis":
+        """The analysis of the graph as it is now, with other weights, operators or joins.
 
-        New nodes may stand for old ones, whose form they have. So refusals stay, but for those of
-        nodes with several results, which depend on the readers.
+        New nodes may stand for old ones, whose form they have. So facts that follow from the form
+        of a node stay. Some kinds depend on readers as well, and so do refusals of nodes with
+        several results.
         """
-        made = replace(self, static=static, library=library)
-        kept = {
-            n: x for n, x in self._refusals.items() if isinstance(n.meta.get("val"), torch.Tensor)
-        }
+        made = replace(
+            self,
+            static=self.static if static is None else static,
+            library=self.library if library is None else library,
+            joins=self.joins if joins is None else joins,
+        )
+        kept = {n: x for n, x in self._refusals.items() if _has_one_result(n)}
         made._refusals.update(kept)
+        changed = made.library | self.updates.keys() | made.updates.keys()
+        kinds = (x for x in self._kinds.items() if x[0] not in changed)
+        made._kinds.update({n: kind for n, kind in kinds if _has_kind_of_form(n)})
         return made
 
     @cached_property
@@ -414,6 +429,16 @@ class Analysis:
                     seen.add(user)
                     stack.append(user)
         return False
+
+
+def _has_one_result(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _has_kind_of_form(node: Node) -> bool:
+    """True if the kind of a node follows from its own form, unless PyTorch runs it."""
+    is_call = node.op == "call_function" and node.target is not operator.getitem
+    return is_call and _has_one_result(node) and short_name(node) not in KINDS_BY_OTHERS
 
 
 def _is_result(node: Node) -> bool:

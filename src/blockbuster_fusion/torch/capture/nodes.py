@@ -1,6 +1,6 @@
 """Facts about single nodes of an FX graph."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
@@ -29,7 +29,14 @@ def name_of(node: Node) -> str:
     return str(node.target)
 
 
-def short_name(node: Node) -> str:
+class Called(Protocol):
+    """Something that calls an operator: a node of a graph, or one that is to come."""
+
+    @property
+    def target(self) -> Any: ...
+
+
+def short_name(node: Called) -> str:
     """The name of an operator without namespace and overload; empty for other functions."""
     target = node.target
     if not isinstance(target, OpOverload):
@@ -91,8 +98,15 @@ def tensor_operands(node: Node) -> list[Node]:
 
 def storages_of(node: Node) -> set[int]:
     """Identifiers of the memory that the results of a node lie in."""
-    tensors = (t for t in tensors_of(node) if t.layout is torch.strided and not t.is_nested)
-    return {int(t.untyped_storage()._cdata) for t in tensors}
+    return memory_of(node.meta.get("val"))
+
+
+def memory_of(value: Any) -> set[int]:
+    """Identifiers of the memory that arrays lie in."""
+    given = value if isinstance(value, tuple | list) else (value,)
+    tensors = (t for t in given if isinstance(t, torch.Tensor))
+    strided = (t for t in tensors if t.layout is torch.strided and not t.is_nested)
+    return {int(t.untyped_storage()._cdata) for t in strided}
 
 
 def is_empty_tensor(tensor: torch.Tensor) -> bool:
