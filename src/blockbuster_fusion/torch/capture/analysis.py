@@ -75,6 +75,8 @@ class Analysis:
     _refusals: dict[Node, str | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _passing: set[Node] = field(default_factory=set, init=False, repr=False, compare=False)
+    """The nodes whose kinds and refusals depend on the nodes around them."""
 
     def after_changes(
         self,
@@ -94,11 +96,13 @@ class Analysis:
             library=self.library if library is None else library,
             joins=self.joins if joins is None else joins,
         )
-        kept = {n: x for n, x in self._refusals.items() if _has_one_result(n)}
-        made._refusals.update(kept)
-        changed = made.library | self.updates.keys() | made.updates.keys()
-        kinds = (x for x in self._kinds.items() if x[0] not in changed)
-        made._kinds.update({n: kind for n, kind in kinds if _has_kind_of_form(n)})
+        made._refusals.update(self._refusals)
+        made._kinds.update(self._kinds)
+        for node in self._passing:
+            made._refusals.pop(node, None)
+            made._kinds.pop(node, None)
+        for node in (*(made.library ^ self.library), *self.updates, *made.updates):
+            made._kinds.pop(node, None)
         return made
 
     @cached_property
@@ -156,14 +160,19 @@ class Analysis:
 
     def kind(self, node: Node) -> Kind:
         """The kind of an operator."""
-        if node not in self._kinds:
-            self._kinds[node] = self._kind(node)
-        return self._kinds[node]
+        found = self._kinds.get(node)
+        if found is None:
+            found = self._kinds[node] = self._kind(node)
+            if not _has_lasting_kind(node):
+                self._passing.add(node)
+        return found
 
     def refusal(self, node: Node) -> str | None:
         """The reason why kernels cannot compute a node whose operator is known, or None."""
         if node not in self._refusals:
             self._refusals[node] = refusal(node)
+            if not _has_one_result(node):
+                self._passing.add(node)
         return self._refusals[node]
 
     def usable_row(self, node: Node) -> Row | None:
@@ -291,16 +300,19 @@ class Analysis:
         """The cheap nodes that depend on inputs alone: each part that needs one computes it."""
         found: set[Node] = set()
         for node in self.nodes:
-            row, kind = self.usable_row(node), self.kind(node)
-            if row is not None and kind is not row.kind:
-                continue  # a lookup, where the same operator is a view otherwise
+            kind = self.kind(node)
             if kind is Kind.MISC or not tensors_of(node):
                 continue
-            is_cheap = node.target is operator.getitem or (row is not None and row.cheap)
+            row = self.usable_row(node)
+            if row is None and node.target is not operator.getitem:
+                continue
+            if row is not None and (kind is not row.kind or not row.cheap):
+                continue  # expensive, or a lookup, where the same operator is a view otherwise
             # a generator takes from a tensor that it is like the shape alone
             sources = [] if kind is Kind.GENERATOR else tensor_operands(node)
-            is_free = kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_read_outside(node)
-            if is_cheap and is_free and all(n in found or self.is_in_memory(n) for n in sources):
+            if not all(n in found or self.is_in_memory(n) for n in sources):
+                continue
+            if kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_read_outside(node):
                 found.add(node)
         return found
 
@@ -435,7 +447,7 @@ def _has_one_result(node: Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _has_kind_of_form(node: Node) -> bool:
+def _has_lasting_kind(node: Node) -> bool:
     """True if the kind of a node follows from its own form, unless PyTorch runs it."""
     is_call = node.op == "call_function" and node.target is not operator.getitem
     return is_call and _has_one_result(node) and short_name(node) not in KINDS_BY_OTHERS

@@ -20,8 +20,8 @@ SAME_NUMBERS = frozenset(
 LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_SHORT_NAMES: dict[OpOverload, str] = {}
-"""The names of operators that were asked for."""
+_SHORT_NAMES: dict[int, tuple[str, OpOverload]] = {}
+"""The names of operators that were asked for, by their addresses: hashing one takes longer."""
 
 
 def name_of(node: Node) -> str:
@@ -39,12 +39,14 @@ class Called(Protocol):
 def short_name(node: Called) -> str:
     """The name of an operator without namespace and overload; empty for other functions."""
     target = node.target
+    found = _SHORT_NAMES.get(id(target))
+    if found is not None:
+        return found[0]
     if not isinstance(target, OpOverload):
         return ""
-    found = _SHORT_NAMES.get(target)
-    if found is None:
-        found = _SHORT_NAMES[target] = str(target._schema.name.split("::")[1])
-    return found
+    name = str(target._schema.name.split("::")[1])
+    _SHORT_NAMES[id(target)] = name, target
+    return name
 
 
 def operand(node: Node, at: int = 0) -> Node:
