@@ -79,7 +79,7 @@ class PartWeigher:
         if may_win or self.thorough:
             estimate = self.estimates.looked_for(nodes, bound)
         region = self.parts.analysis.regions[nodes[0]]
-        reason = reason_of(may_win=may_win, is_slower=self.total(estimate.seconds) >= limit)
+        reason = reason_of(bound, estimate, limit, self.total)
         if self.is_given_up(nodes):
             reason = WHOLE
         made = library_entry(whole, region, composites, library, estimate)
