@@ -89,7 +89,7 @@ def prepared(case: Case) -> Prepared:
     from blockbuster_fusion.nest.analysis.traffic import traffic_of
     from blockbuster_fusion.torch.backend import backend
     from blockbuster_fusion.torch.capture.sizes import captured_length
-    from blockbuster_fusion.torch.compile_graph import CompiledGraph
+    from blockbuster_fusion.torch.compiled_graph import CompiledGraph
     from blockbuster_fusion.torch.model import own_frame
 
     graphs: list[CompiledGraph] = []

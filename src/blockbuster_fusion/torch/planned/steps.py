@@ -41,7 +41,7 @@ from blockbuster_fusion.torch.capture.operator_graph import operator_name
 from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.capture.source_lines import source_lines
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.groups import (
     CHEAP,
     UNJOINED,
