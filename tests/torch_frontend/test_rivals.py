@@ -14,7 +14,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.plans.plan import rounded
 from blockbuster_fusion.report.report import Time
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph, compiled_graph, machines
+from blockbuster_fusion.torch import compiled_graph, machines
 from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
@@ -369,7 +369,7 @@ def test_all_by_the_library_is_the_captured_graph(monkeypatch: pytest.MonkeyPatc
     """Without a kernel the plan is left out: the graph runs as it was captured."""
     pretend(monkeypatch, FAST)
     calls: list[object] = []
-    plan = compile_graph.ModelPlan
+    plan = compiled_graph.ModelPlan
     monkeypatch.setattr(plan, "__call__", lambda self, *given: calls.append(self))
     compiled = bb.compile(lambda x: F.gelu(x) * 2, torch.randn(9, 11), library="auto")
     x = torch.randn(9, 11)
@@ -411,7 +411,7 @@ def test_small_attention_stays_as_it_was_captured(monkeypatch: pytest.MonkeyPatc
     """PyTorch's attention saves less than a call of a plan costs."""
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
     calls: list[object] = []
-    plan = compile_graph.ModelPlan
+    plan = compiled_graph.ModelPlan
     monkeypatch.setattr(plan, "__call__", lambda self, *given: calls.append(self))
 
     def function(q: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensors_of,
 )
 from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.touched import bytes_of, touched
 
 
 def described(
@@ -124,35 +125,33 @@ def _strides(tensor: torch.Tensor) -> str:
 
 
 def _reads(analysis: Analysis, node: Node, sizes: _Sizes) -> tuple[Read, ...]:
-    """The arrays in memory that an operator reads, each with the most that it sees of it."""
-    found: dict[str, int] = {}
-    stack, seen = [(n, n) for n in tensor_operands(node)], set[Node]()
+    """The arrays in memory that an operator reads, each with all that it sees of it."""
+    shown: dict[Node, list[Node]] = {}
+    stack, seen = tensor_operands(node), set[Node]()
     while stack:
-        source, shown = stack.pop()
+        source = stack.pop()
         base = analysis.base(source)
         if analysis.is_scattered(node) and source is operand(node):
             continue  # it is written into, and not read
         if base in analysis.recomputed:
             if base not in seen and analysis.kind(base) is not Kind.GENERATOR:
                 seen.add(base)
-                stack += [(n, n) for n in tensor_operands(base)]
+                stack += tensor_operands(base)
             continue
-        size = min(sizes(shown), sizes(base))
+        shown.setdefault(base, []).append(source)
+    found: dict[str, int] = {}
+    for base, views in shown.items():
+        size = sizes(base) if views == [base] else touched(base, views, sizes.length)
         if short_name(node) in LOOKUPS:
             size = min(size, sizes(node))
         name = analysis.owner(base).name
-        found[name] = max(found.get(name, 0), size)
+        found[name] = found.get(name, 0) + size
     return tuple(Read(name, size) for name, size in found.items())
 
 
 def _written(analysis: Analysis, node: Node, sizes: _Sizes) -> int:
     """The bytes that an operator writes if its results are stored."""
     return sizes(operand(node, 2) if analysis.is_scattered(node) else node)
-
-
-def bytes_of(node: Node, length: Length) -> int:
-    """The bytes of the results of a node."""
-    return sum(length(as_size(math.prod(t.shape))) * t.dtype.itemsize for t in tensors_of(node))
 
 
 def flops_of(node: Node, length: Length) -> float:
