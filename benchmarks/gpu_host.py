@@ -25,7 +25,7 @@ from library_steps import by_pytorch
 from torch import Tensor, nn
 
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 
 LAYERS = (4, 12)
 ROUNDS, COLD_ROUNDS, WARM = 100, 15, 25

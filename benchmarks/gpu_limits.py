@@ -34,7 +34,7 @@ from never_slower.kept import all_versions, machine
 from torch import Tensor
 
 from blockbuster_fusion.torch.backend import TUNING, backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.model import own_frame
 
 RESULTS = Path(__file__).parent / "results" / "gpu_limits.json"

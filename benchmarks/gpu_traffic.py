@@ -92,7 +92,7 @@ def prepared(case: Case) -> Prepared:
     from blockbuster_fusion.schedule.cost import predicted_bytes
     from blockbuster_fusion.torch.backend import backend
     from blockbuster_fusion.torch.capture.sizes import captured_length
-    from blockbuster_fusion.torch.compile_graph import CompiledGraph
+    from blockbuster_fusion.torch.compiled_graph import CompiledGraph
     from blockbuster_fusion.torch.machines import machine_for
     from blockbuster_fusion.torch.model import own_frame
 

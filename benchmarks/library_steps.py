@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.tools.bench import versions
-from blockbuster_fusion.torch import compile_graph
+from blockbuster_fusion.torch import compile_graph, compiled_graph
 from blockbuster_fusion.torch.backend import backend
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.rivals import choose, library
@@ -143,7 +143,7 @@ def by_pytorch(wanted: Callable[[Sequence[Any]], bool]) -> Iterator[None]:
         mock.patch.object(choose.Chooser, "pays", return_value=True),
         mock.patch.object(library.LibraryTimes, "_timed", return_value=FAST),
         mock.patch.object(compile_graph, "MOST", 0),
-        mock.patch.object(compile_graph.CompiledGraph, "gains", True),
+        mock.patch.object(compiled_graph.CompiledGraph, "gains", True),
     ):
         yield
 
@@ -156,7 +156,7 @@ def plan_of(
     plans: list[ModelPlan] = []
     seen: list[Sequence[Any]] = []
 
-    def watch(graph: compile_graph.CompiledGraph) -> None:
+    def watch(graph: compiled_graph.CompiledGraph) -> None:
         plan = graph.plan
         plans.append(plan)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.explanation import Explanation
 from blockbuster_fusion.torch.model import CompiledModel
 

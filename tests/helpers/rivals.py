@@ -7,7 +7,7 @@ from unittest import mock
 from torch.fx import Node
 
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.fusers import KernelFuser

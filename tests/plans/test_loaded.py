@@ -17,7 +17,7 @@ from blockbuster_fusion.errors import BadPlan, PlanMisfit, WrongKind
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph
+from blockbuster_fusion.torch import compiled_graph
 from blockbuster_fusion.torch.model import compile_model
 from blockbuster_fusion.torch.rivals import library, whole_model
 from blockbuster_fusion.torch.rivals.choose import Chooser
@@ -135,7 +135,7 @@ def test_the_plan_of_a_loaded_plan_is_the_same(name: str) -> None:
 
 def test_composites_come_from_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention"))
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
+    monkeypatch.setattr(compiled_graph.CompiledGraph, "gains", True)  # run the plan
     function: Function = F.scaled_dot_product_attention
     inputs = numbers(2, 3, 9, 16), numbers(2, 3, 7, 16), numbers(2, 3, 7, 16)
     plan = bb.plan(function, *inputs, options=WEIGHED)

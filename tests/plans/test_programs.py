@@ -224,7 +224,13 @@ def test_certificates_of_several_graphs_are_one(plan: Plan) -> None:
     assert proof.certificate is not None
     assert proof.certificate.proven
     assert "proven to be the least, among 8 candidates" in str(proof)
-    assert "no choice takes less than 1000 ms" in str(with_certificates(plan, graph, one))
+    told = "at most 100 % above the least cost, with the errors of predictions"
+    assert told in str(with_certificates(plan, graph, one))
+    near = replace(one, bound=1.98, caps=("a limit",))
+    told = "at most 1.0 % above the least cost, with the errors of predictions (a limit)"
+    assert told in str(with_certificates(plan, graph, near))
+    unknown = replace(one, bound=0.0)
+    assert "nothing is known of the least cost" in str(with_certificates(plan, graph, unknown))
     assert with_certificates(plan, graph, one, None).certificate is None
     assert Plan.from_data(proof.data()) == proof
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import BadConstraint, WrongKind
 from blockbuster_fusion.torch.backend import backend, options_from
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 
 bb.register_backend()
 

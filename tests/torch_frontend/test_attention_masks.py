@@ -10,7 +10,7 @@ from torch import Tensor
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph
+from blockbuster_fusion.torch import compiled_graph
 from blockbuster_fusion.torch.rivals import library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 
@@ -96,7 +96,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Attention]:
 
     monkeypatch.setattr(part_weigher, "found_attention", noted)
     monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
+    monkeypatch.setattr(compiled_graph.CompiledGraph, "gains", True)  # run the plan
     return seen
 
 

@@ -9,8 +9,8 @@ import torch
 
 from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.compile_parts import PartCompiler
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from helpers.effort import part
 
 pytest.importorskip("triton")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from blockbuster_fusion.nest.analysis.traffic import traffic_of
 from blockbuster_fusion.runtime.c.counted import counted
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 
 Model = Callable[..., Tensor]
 

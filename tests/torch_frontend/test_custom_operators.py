@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import BadOperator, WrongKind
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals import library
 from blockbuster_fusion.torch.rivals.custom import CustomOperator
 from blockbuster_fusion.torch.rivals.whole_model import Untimed, written_inputs

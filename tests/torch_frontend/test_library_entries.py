@@ -17,7 +17,17 @@ from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals import choose, library, tuning
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.estimates import Estimates
-from blockbuster_fusion.torch.rivals.reasons import CALL, CLOSE, LEAST, SLOWER, WHOLE, sentence
+from blockbuster_fusion.torch.rivals.reasons import (
+    CALL,
+    CLOSE,
+    ELSEWHERE,
+    WHOLE,
+    reason_of,
+    sentence,
+    slower,
+    too_long,
+    with_error,
+)
 from blockbuster_fusion.torch.rivals.whole_model import WholeModel
 from blockbuster_fusion.torch.to_array_program import Unexpressed
 
@@ -29,6 +39,9 @@ _FASTER = WholeModel.faster
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     torch._dynamo.reset()
+
+
+SLOWER, LEAST = slower("predicted"), "even the least time of kernels, "
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, seconds: Seconds) -> None:
@@ -60,7 +73,7 @@ def check_entries(found: Explanation, reasons: Sequence[str]) -> None:
         assert entry.kernels.total() > 0
         assert entry.bound is not None
         assert entry.bound.total() <= entry.kernels.total()
-        assert entry.reason in reasons
+        assert entry.reason.startswith(tuple(reasons))
         assert not entry.obstacle
         line = str(entry)
         assert line in str(found)
@@ -106,14 +119,15 @@ def test_compiling_does_not_look_for_them(monkeypatch: pytest.MonkeyPatch) -> No
     assert not asked
     entries = compiled.explanation.library
     assert {(entry.basis, entry.config) for entry in entries} == {("at least", "")}
-    assert all(entry.reason == LEAST and entry.kernels == entry.bound for entry in entries)
+    assert all(entry.reason.startswith(LEAST) for entry in entries)
+    assert all(entry.kernels == entry.bound for entry in entries)
     torch._dynamo.reset()
     found = explained()
     assert asked
     assert [e.operators for e in found.library] == [e.operators for e in entries]
 
 
-@pytest.mark.parametrize(("factor", "reason"), [(0.9, SLOWER), (1.01, CLOSE)])
+@pytest.mark.parametrize(("factor", "reason"), [(0.9, SLOWER), (1.01, with_error(CLOSE, 1.5))])
 def test_a_part_that_is_weighed(
     factor: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +166,7 @@ def test_a_time_that_was_measured_before_is_told(monkeypatch: pytest.MonkeyPatch
     kept = Estimate(Seconds(1e-3), "measured", "tiles M=4", 1.02)
     monkeypatch.setattr(Estimates, "_kept", lambda *_: kept)
     found = explained()
-    check_entries(found, [LEAST])
+    check_entries(found, [slower("measured")])
     assert {entry.basis for entry in found.library} == {"measured"}
 
 
@@ -163,7 +177,7 @@ def test_a_measured_time_below_the_bound_decides_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(Estimates, "_kept", lambda *_: kept)
     found = explained()
     assert not found.kernels
-    assert {entry.reason for entry in found.library} == {LEAST}
+    assert all(entry.reason.startswith(LEAST) for entry in found.library)
 
 
 def test_tuning_measures_no_part_whose_bound_loses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +227,30 @@ def test_kernels_that_are_not_exact_have_no_time() -> None:
         ("aten.exp.default",), "", FAST, none.seconds, none.basis, none.config, reason=SLOWER
     )
     assert entry.data()["kernel_seconds"] is None
+
+
+def test_reasons_say_times_factors_and_sources() -> None:
+    """The least time, the error and PyTorch's time; measured, or predicted."""
+
+    def reason(least: float, kernels: float, basis: str, error: float) -> str:
+        bound = Estimate(Seconds(least * 1e-6), "at least", "", 2.0)
+        ours = Estimate(Seconds(kernels * 1e-6), basis, "tiles M=4", error)
+        return reason_of(bound, ours, 90.9e-6, Seconds.total)
+
+    assert reason(72.46, 101.9, "predicted", 2.0) == (
+        "even the least time of kernels, 72.46 µs, times 2 for the error of predictions, "
+        "is not below PyTorch's 90.9 µs"
+    )
+    assert too_long(95e-6, 1.0, 90.9e-6) == (
+        "even the least time of kernels, 95 µs, is not below PyTorch's 90.9 µs"
+    )
+    assert reason(72.46, 101.9, "measured", 1.0) == "kernels were measured to be slower"
+    assert reason(20.0, 101.9, "measured", 1.0) == "kernels were measured to be slower"
+    assert reason(20.0, 101.9, "predicted", 2.0) == "kernels are predicted to be slower"
+    assert reason(20.0, 80.0, "predicted", 1.5) == (
+        "kernels may be faster, but by less than the error of their time (factor 1.5)"
+    )
+    assert reason(20.0, 30.0, "predicted", 1.5) == ELSEWHERE
 
 
 def test_a_long_error_is_cut() -> None:

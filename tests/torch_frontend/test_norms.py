@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph
+from blockbuster_fusion.torch import compiled_graph
 from blockbuster_fusion.torch.backend import decompositions
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.rivals import choose, library
@@ -316,7 +316,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, of_norms: float) -> None:
         return Seconds(of_norms if "norm" in name else 1e-12)
 
     monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
+    monkeypatch.setattr(compiled_graph.CompiledGraph, "gains", True)  # run the plan
     torch._dynamo.reset()
 
 

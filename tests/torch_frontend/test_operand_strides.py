@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.plan.planner import is_dense
 
 Seen = list[tuple[tuple[int, ...], int, int]]

@@ -14,7 +14,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.plans.plan import rounded
 from blockbuster_fusion.report.report import Time
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph, machines
+from blockbuster_fusion.torch import compiled_graph, machines
 from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
@@ -265,7 +265,7 @@ def test_attention_is_recognised(
 
     monkeypatch.setattr(part_weigher, "found_attention", noted)
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1.0)))
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
+    monkeypatch.setattr(compiled_graph.CompiledGraph, "gains", True)  # run the plan
     torch.manual_seed(0)
     heads = 2 if "grouped" in name else 4
     shapes = [(3, 4, TIMES, 8), (3, heads, KEYS, 8), (3, heads, KEYS, 8)]
@@ -335,7 +335,7 @@ def test_zeros_of_another_mask_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_attention_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1.0)))
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
+    monkeypatch.setattr(compiled_graph.CompiledGraph, "gains", True)  # run the plan
 
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         y = (q @ k.mT).softmax(-1) @ v
@@ -353,7 +353,7 @@ def test_repeated_heads_in_another_shape(
 ) -> None:
     """Heads that are repeated and then counted as batches are no grouped attention."""
     pretend(monkeypatch, FAST)
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
+    monkeypatch.setattr(compiled_graph.CompiledGraph, "gains", True)  # run the plan
 
     def function(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         wide = k.unsqueeze(2).expand(batch, heads, times, KEYS, 8)
@@ -369,7 +369,7 @@ def test_all_by_the_library_is_the_captured_graph(monkeypatch: pytest.MonkeyPatc
     """Without a kernel the plan is left out: the graph runs as it was captured."""
     pretend(monkeypatch, FAST)
     calls: list[object] = []
-    plan = compile_graph.ModelPlan
+    plan = compiled_graph.ModelPlan
     monkeypatch.setattr(plan, "__call__", lambda self, *given: calls.append(self))
     compiled = bb.compile(lambda x: F.gelu(x) * 2, torch.randn(9, 11), library="auto")
     x = torch.randn(9, 11)
@@ -411,7 +411,7 @@ def test_small_attention_stays_as_it_was_captured(monkeypatch: pytest.MonkeyPatc
     """PyTorch's attention saves less than a call of a plan costs."""
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
     calls: list[object] = []
-    plan = compile_graph.ModelPlan
+    plan = compiled_graph.ModelPlan
     monkeypatch.setattr(plan, "__call__", lambda self, *given: calls.append(self))
 
     def function(q: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph
+from blockbuster_fusion.torch import compile_graph, compiled_graph
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
@@ -330,7 +330,7 @@ def test_each_plan_is_prepared_for_calls() -> None:
     """CUDA graphs are made of each plan, not of the lookup."""
     prepared: list[ModelPlan] = []
 
-    class Graph(compile_graph.CompiledGraph):
+    class Graph(compiled_graph.CompiledGraph):
         def __init__(self, plan: Any, elsewhere: Any = None) -> None:
             self.plan, self.elsewhere = plan, elsewhere
 
@@ -340,7 +340,7 @@ def test_each_plan_is_prepared_for_calls() -> None:
 
     scale = Scale(Symbol("n"), (1, 100), (0, 1), 0)
     source = SymbolSource("n", 0, None)
-    others = compile_graph.OtherRanges(scale, source, (Graph("large"),))
+    others = compiled_graph.OtherRanges(scale, source, (Graph("large"),))
     call = Graph("small", others).call(prepare)
     assert prepared == ["small", "large"]
     assert [call(9), call(10)] == ["small", "large"]

@@ -17,7 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
+from blockbuster_fusion.torch.compile_graph import compile_graph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.table.row import TABLE

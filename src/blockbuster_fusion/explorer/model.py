@@ -16,7 +16,7 @@ from blockbuster_fusion.plans.amounts import counted
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.capture.source_lines import line_texts
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation, explain
 from blockbuster_fusion.torch.groups import Fused, distinct_names
 from blockbuster_fusion.torch.model import CompiledModel

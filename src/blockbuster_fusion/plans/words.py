@@ -40,7 +40,11 @@ def proof(certificate: Certificate | None, chosen_by: str) -> str:
     if certificate.proven:
         return f"proven to be the least, among {certificate.candidates} candidates"
     caps = f" ({', '.join(certificate.caps)})" if certificate.caps else ""
-    return f"no choice takes less than {duration(certificate.bound)}{caps}"
+    if certificate.bound <= 0:
+        return f"nothing is known of the least cost{caps}"
+    above = 100 * (certificate.value / certificate.bound - 1)
+    percent = f"{above:.0f} %" if above >= 10 else f"{above:.1f} %"
+    return f"at most {percent} above the least cost, with the errors of predictions{caps}"
 
 
 def shortened(name: str) -> str:

@@ -11,6 +11,7 @@ Windows with equal digests have the same candidates with the same costs.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -256,12 +257,14 @@ class _Growth:
         if not one & self.fusable:
             return
         higher = self.fusable & ~(2 * one - 1)
-        seen, stack, count = {one}, [one], 1
+        # sets are grown with all that is before, after and beside their units
+        stack = deque([(one, self.before[least], self.after[least], self.beside[least])])
+        seen, count = {one}, 1
         while stack:
-            part = stack.pop(0)
-            around = union(self.beside[n] for n in members(part)) & higher & ~part
-            for n in members(around):
-                whole = self.closed(part | 1 << n)
+            part, before, after, beside = stack.popleft()
+            for n in members(beside & higher & ~part):
+                more_before, more_after = before | self.before[n], after | self.after[n]
+                whole = part | 1 << n | more_before & more_after  # with all units between its own
                 if whole in seen or whole & ~(higher | one):
                     continue
                 seen.add(whole)
@@ -271,14 +274,10 @@ class _Growth:
                     self.is_cut = True
                     return
                 count += 1
-                stack.append(whole)
+                around = beside | union(self.beside[v] for v in members(whole & ~part))
+                stack.append((whole, more_before, more_after, around))
                 if self.is_complete(whole):
                     yield whole
-
-    def closed(self, part: int) -> int:
-        """A set with all units between its own."""
-        before = union(self.before[n] for n in members(part))
-        return part | before & union(self.after[n] for n in members(part))
 
     def is_allowed(self, part: int) -> bool:
         own = [*members(part)]

@@ -184,7 +184,8 @@ class Partitioner:
             parts = self.parts(found)
             unknown = [part for part in parts if self.key(*part) not in self.priced]
             if unknown and len(self.priced) >= self.most:
-                self.reasons[f"{self.caps.priced} candidates are priced"] = None
+                told = f"the search asked for the times of {self.caps.priced} candidates; "
+                self.reasons[told + "the others count with their least times"] = None
                 return
             self.ask(unknown)
             cost = self.sum(parts)

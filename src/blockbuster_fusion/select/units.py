@@ -78,10 +78,11 @@ class _Contraction:
         """The members of each operator's unit."""
         self.large = set[int]()
         """The units of several operators."""
-        self.inside: list[frozenset[int]] = [
-            frozenset(n for n, x in enumerate(composites) if i in x) for i in range(len(operators))
-        ]
+        self.inside: list[set[int]] = [set() for _ in operators]
         """The composites of each operator."""
+        for n, own in enumerate(composites):
+            for i in own:
+                self.inside[i].add(n)
         self.number = {op.name: i for i, op in enumerate(operators)}
 
     def units(self) -> Units:

@@ -24,7 +24,8 @@ from blockbuster_fusion.runtime.workers import check_workers, shared_workers
 from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
-from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
+from blockbuster_fusion.torch.compile_graph import compile_graph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.direct import has_modes, is_direct, metadata_now
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed

@@ -19,7 +19,7 @@ from blockbuster_fusion.compiler import (
     choose,
     executable_of,
 )
-from blockbuster_fusion.errors import BlockbusterError, NoCompiler
+from blockbuster_fusion.errors import NoCompiler
 from blockbuster_fusion.improve import Elsewhere, Improver, Points, points_of
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.tiling import Extents
@@ -460,12 +460,6 @@ class PartCompiler:
     def record(self, part: PartProgram, target: str) -> Record | None:
         """The best measurement of a part's kernels on this machine, if there is any."""
         return measured_before(self.tuning(part, target), self.machine(target))
-
-    def was_measured(self, nodes: Sequence[Node]) -> bool:
-        """True if kernels of a part were measured on this machine before."""
-        with contextlib.suppress(BlockbusterError):  # of a part that no program expresses
-            return self.record(self.program(nodes), self.options.target_of(nodes)) is not None
-        return False
 
     def tuning(self, part: PartProgram, target: str) -> Key:
         """The key of a part's measurements."""

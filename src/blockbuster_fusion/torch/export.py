@@ -23,7 +23,8 @@ from blockbuster_fusion.torch.backend import (
 from blockbuster_fusion.torch.capture.attention import attention
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
+from blockbuster_fusion.torch.compile_graph import compile_graph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 

@@ -10,7 +10,7 @@ import torch
 from torch import is_grad_enabled
 
 from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost_gradients
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
 

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.torch.alone import alone
 from blockbuster_fusion.torch.backend import backend, needs_gradients, options_from
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.plan.clock import TimedPlan
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 

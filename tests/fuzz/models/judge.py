@@ -16,7 +16,7 @@ from torch import Tensor
 
 from blockbuster_fusion.select import operators
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.table.row import TABLE
 from fuzz.models.program import NAMES, Kind, Line, Program, Role, execute
 

@@ -53,6 +53,9 @@ LOOKUPS = ("embedding", "index_select", "gather", "constant_pad_nd", "nll_loss_f
 PERMUTING = ("permute", "transpose", "t")
 MERGING = ("view", "_unsafe_view", "reshape", "clone", "unsqueeze", "squeeze", "alias")
 
+KINDS_BY_OTHERS = ("clone", "cat", "index")
+"""Operators whose kinds depend on the nodes around them."""
+
 MOST_CHOSEN = 16
 """The number of pieces from which a kernel chooses by position; more are stored in place."""
 
@@ -72,18 +75,34 @@ class Analysis:
     _refusals: dict[Node, str | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _passing: set[Node] = field(default_factory=set, init=False, repr=False, compare=False)
+    """The nodes whose kinds and refusals depend on the nodes around them."""
 
-    def after_changes(self, static: frozenset[Node], library: frozenset[Node]) -> "Analysis":
-        """The analysis of the graph as it is now, with other weights and operators of PyTorch's.
+    def after_changes(
+        self,
+        static: frozenset[Node] | None = None,
+        library: frozenset[Node] | None = None,
+        joins: frozenset[Node] | None = None,
+    ) -> "Analysis":
+        """The analysis of the graph as it is now, with other weights, operators or joins.
 
-        New nodes may stand for old ones, whose form they have. So refusals stay, but for those of
-        nodes with several results, which depend on the readers.
+        New nodes may stand for old ones, whose form they have. So facts that follow from the form
+        of a node stay. Some kinds depend on readers as well, and so do refusals of nodes with
+        several results.
         """
-        made = replace(self, static=static, library=library)
-        kept = {
-            n: x for n, x in self._refusals.items() if isinstance(n.meta.get("val"), torch.Tensor)
-        }
-        made._refusals.update(kept)
+        made = replace(
+            self,
+            static=self.static if static is None else static,
+            library=self.library if library is None else library,
+            joins=self.joins if joins is None else joins,
+        )
+        made._refusals.update(self._refusals)
+        made._kinds.update(self._kinds)
+        for node in self._passing:
+            made._refusals.pop(node, None)
+            made._kinds.pop(node, None)
+        for node in (*(made.library ^ self.library), *self.updates, *made.updates):
+            made._kinds.pop(node, None)
         return made
 
     @cached_property
@@ -146,14 +165,19 @@ class Analysis:
 
     def kind(self, node: Node) -> Kind:
         """The kind of an operator."""
-        if node not in self._kinds:
-            self._kinds[node] = self._kind(node)
-        return self._kinds[node]
+        found = self._kinds.get(node)
+        if found is None:
+            found = self._kinds[node] = self._kind(node)
+            if not _has_lasting_kind(node):
+                self._passing.add(node)
+        return found
 
     def refusal(self, node: Node) -> str | None:
         """The reason why kernels cannot compute a node whose operator is known, or None."""
         if node not in self._refusals:
             self._refusals[node] = refusal(node)
+            if not _has_one_result(node):
+                self._passing.add(node)
         return self._refusals[node]
 
     def usable_row(self, node: Node) -> Row | None:
@@ -281,16 +305,19 @@ class Analysis:
         """The cheap nodes that depend on inputs alone: each part that needs one computes it."""
         found: set[Node] = set()
         for node in self.nodes:
-            row, kind = self.usable_row(node), self.kind(node)
-            if row is not None and kind is not row.kind:
-                continue  # a lookup, where the same operator is a view otherwise
+            kind = self.kind(node)
             if kind is Kind.MISC or not tensors_of(node):
                 continue
-            is_cheap = node.target is operator.getitem or (row is not None and row.cheap)
+            row = self.usable_row(node)
+            if row is None and node.target is not operator.getitem:
+                continue
+            if row is not None and (kind is not row.kind or not row.cheap):
+                continue  # expensive, or a lookup, where the same operator is a view otherwise
             # a generator takes from a tensor that it is like the shape alone
             sources = [] if kind is Kind.GENERATOR else tensor_operands(node)
-            is_free = kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_read_outside(node)
-            if is_cheap and is_free and all(n in found or self.is_in_memory(n) for n in sources):
+            if not all(n in found or self.is_in_memory(n) for n in sources):
+                continue
+            if kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_read_outside(node):
                 found.add(node)
         return found
 
@@ -419,6 +446,16 @@ class Analysis:
                     seen.add(user)
                     stack.append(user)
         return False
+
+
+def _has_one_result(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _has_lasting_kind(node: Node) -> bool:
+    """True if the kind of a node follows from its own form, unless PyTorch runs it."""
+    is_call = node.op == "call_function" and node.target is not operator.getitem
+    return is_call and _has_one_result(node) and short_name(node) not in KINDS_BY_OTHERS
 
 
 def _is_result(node: Node) -> bool:

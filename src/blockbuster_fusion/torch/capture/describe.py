@@ -21,6 +21,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensors_of,
 )
 from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.touched import bytes_of, touched
 
 
 def described(
@@ -38,22 +39,21 @@ def described(
             return 0
 
     number = {node: i for i, node in enumerate(analysis.operators)}
-    stored = _stored(analysis)
+    stored, forms, sizes = _stored(analysis), _Forms(analysis), _Sizes(known)
     found = []
     for node, roots in needs(analysis).items():
         if some is not None and node not in some:
             continue
-        described = _Form(analysis)
         found.append(
             Operator(
                 node.name,
                 analysis.kind(node),
                 tuple(dict.fromkeys(number[r] for r in roots if r in number)),
-                _reads(analysis, node, known),
-                _written(analysis, node, known),
+                _reads(analysis, node, sizes),
+                _written(analysis, node, sizes),
                 *_product(analysis, node, known),
                 str(tensor_of(node).dtype).split(".")[1] if tensors_of(node) else "float32",
-                described.of(node),
+                forms.of(node),
                 analysis.regions[node],
                 has_weight=analysis.has_weight(node),
                 is_stored=node in stored,
@@ -64,78 +64,94 @@ def described(
     return found
 
 
-class _Form:
-    """The text of an operator: all but the arrays that it reads, which are numbered."""
+class _Sizes:
+    """The bytes of nodes, each counted once."""
+
+    def __init__(self, length: Length) -> None:
+        self.length = length
+        self.known: dict[Node, int] = {}
+
+    def __call__(self, node: Node) -> int:
+        if node not in self.known:
+            self.known[node] = bytes_of(node, self.length)
+        return self.known[node]
+
+
+class _Forms:
+    """The texts of operators: all but the arrays that each reads, which are numbered."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self.arrays: dict[Node, int] = {}
+        self.shown: dict[Node, str] = {}
+        """The results of nodes as texts."""
 
     def of(self, node: Node) -> str:
-        options = tuple(node.kwargs.items())
-        return f"{node.target}{self.text((node.args, options))}->{_shown(node)}"
+        return self.call(node, {})
 
-    def text(self, given: Any) -> str:
+    def call(self, node: Node, arrays: dict[Node, int]) -> str:
+        """An operator as text; `arrays` are those that have their numbers already."""
+        options = tuple(node.kwargs.items())
+        return f"{node.target}{self.text((node.args, options), arrays)}->{self.result(node)}"
+
+    def text(self, given: Any, arrays: dict[Node, int]) -> str:
         """An argument as text; views and what is computed anew are written out."""
         if isinstance(given, Node):
-            return self.node(given)
+            return self.node(given, arrays)
         if isinstance(given, list | tuple):
-            return "(" + ",".join(map(self.text, given)) + ")"
+            return "(" + ",".join([self.text(x, arrays) for x in given]) + ")"
         return str(given)
 
-    def node(self, node: Node) -> str:
+    def node(self, node: Node, arrays: dict[Node, int]) -> str:
         if not tensors_of(node):
             return str(node.meta.get("val"))
         is_call = node.op == "call_function"
         is_view = is_call and self.analysis.kind(node) is Kind.VIEW
         if is_call and (is_view or node in self.analysis.recomputed):
-            return self.of(node)
-        number = self.arrays.setdefault(node, len(self.arrays))
+            return self.call(node, arrays)
+        number = arrays.setdefault(node, len(arrays))
         weight = "w" if node in self.analysis.static else ""
-        return f"{weight}{number}:{_shown(node)}"
+        return f"{weight}{number}:{self.result(node)}"
 
-
-def _shown(node: Node) -> str:
-    """The shapes, strides and dtypes of a node's results."""
-    return ";".join(f"{[*t.shape]}{_strides(t)}{t.dtype}" for t in tensors_of(node))
+    def result(self, node: Node) -> str:
+        """The shapes, strides and dtypes of a node's results."""
+        if node not in self.shown:
+            tensors = tensors_of(node)
+            self.shown[node] = ";".join(f"{[*t.shape]}{_strides(t)}{t.dtype}" for t in tensors)
+        return self.shown[node]
 
 
 def _strides(tensor: torch.Tensor) -> str:
     return str([*tensor.stride()]) if tensor.layout is torch.strided else str(tensor.layout)
 
 
-def _reads(analysis: Analysis, node: Node, length: Length) -> tuple[Read, ...]:
-    """The arrays in memory that an operator reads, each with the most that it sees of it."""
-    found: dict[str, int] = {}
-    stack, seen = [(n, n) for n in tensor_operands(node)], set[Node]()
+def _reads(analysis: Analysis, node: Node, sizes: _Sizes) -> tuple[Read, ...]:
+    """The arrays in memory that an operator reads, each with all that it sees of it."""
+    shown: dict[Node, list[Node]] = {}
+    stack, seen = tensor_operands(node), set[Node]()
     while stack:
-        source, shown = stack.pop()
+        source = stack.pop()
         base = analysis.base(source)
         if analysis.is_scattered(node) and source is operand(node):
             continue  # it is written into, and not read
         if base in analysis.recomputed:
             if base not in seen and analysis.kind(base) is not Kind.GENERATOR:
                 seen.add(base)
-                stack += [(n, n) for n in tensor_operands(base)]
+                stack += tensor_operands(base)
             continue
-        size = min(bytes_of(shown, length), bytes_of(base, length))
+        shown.setdefault(base, []).append(source)
+    found: dict[str, int] = {}
+    for base, views in shown.items():
+        size = sizes(base) if views == [base] else touched(base, views, sizes.length)
         if short_name(node) in LOOKUPS:
-            size = min(size, bytes_of(node, length))
+            size = min(size, sizes(node))
         name = analysis.owner(base).name
-        found[name] = max(found.get(name, 0), size)
+        found[name] = found.get(name, 0) + size
     return tuple(Read(name, size) for name, size in found.items())
 
 
-def _written(analysis: Analysis, node: Node, length: Length) -> int:
+def _written(analysis: Analysis, node: Node, sizes: _Sizes) -> int:
     """The bytes that an operator writes if its results are stored."""
-    if analysis.is_scattered(node):
-        return bytes_of(operand(node, 2), length)
-    return bytes_of(node, length)
-
-
-def bytes_of(node: Node, length: Length) -> int:
-    """The bytes of the results of a node."""
-    return sum(length(as_size(math.prod(t.shape))) * t.dtype.itemsize for t in tensors_of(node))
+    return sizes(operand(node, 2) if analysis.is_scattered(node) else node)
 
 
 def flops_of(node: Node, length: Length) -> float:

@@ -38,7 +38,7 @@ class _Form:
 
 
 class _Unknown(Exception):
-    """A form that is not kept: with symbols, or of several arrays."""
+    """A form that is not kept: with symbols, or of several arrays that share memory."""
 
 
 _KNOWN: WeakKeyDictionary[FakeTensorMode, dict[Hashable, Any]] = WeakKeyDictionary()
@@ -75,11 +75,14 @@ def fake_result(
         return _evaluated(target, given, named, like)
     known = _KNOWN.setdefault(mode, {})
     form = known.get(key)
+    if isinstance(form, list):
+        return tuple([_made(x, mode, operands) for x in form])
     if form is not None:
         return _made(form, mode, operands)
     made = _evaluated(target, given, named, like)
     with suppress(_Unknown):
-        known[key] = _form(made, mode, operands)
+        is_one = type(made) is not tuple
+        known[key] = _form(made, mode, operands) if is_one else _forms(made, mode, operands)
     return made
 
 
@@ -139,6 +142,16 @@ def _form(x: Any, mode: FakeTensorMode, operands: Sequence[torch.Tensor | None])
     memory = x.untyped_storage()._cdata
     own = [i for i, y in enumerate(operands) if y is not None and _memory(y) == memory]
     return _Form(shape, strides, offset, x.dtype, x.device, own[0] if own else None)
+
+
+def _forms(
+    several: tuple[Any, ...], mode: FakeTensorMode, operands: Sequence[torch.Tensor | None]
+) -> list[_Form]:
+    """The forms of several arrays, each of which has its own memory."""
+    found = [_form(x, mode, operands) for x in several]
+    if any(x.shown is not None for x in found) or len({*map(_memory, several)}) < len(several):
+        raise _Unknown
+    return found
 
 
 def _memory(x: torch.Tensor) -> int:

@@ -1,6 +1,6 @@
 """Facts about single nodes of an FX graph."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
@@ -20,8 +20,8 @@ SAME_NUMBERS = frozenset(
 LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_SHORT_NAMES: dict[OpOverload, str] = {}
-"""The names of operators that were asked for."""
+_SHORT_NAMES: dict[int, tuple[str, OpOverload]] = {}
+"""The names of operators that were asked for, by their addresses: hashing one takes longer."""
 
 
 def name_of(node: Node) -> str:
@@ -29,15 +29,24 @@ def name_of(node: Node) -> str:
     return str(node.target)
 
 
-def short_name(node: Node) -> str:
+class Called(Protocol):
+    """Something that calls an operator: a node of a graph, or one that is to come."""
+
+    @property
+    def target(self) -> Any: ...
+
+
+def short_name(node: Called) -> str:
     """The name of an operator without namespace and overload; empty for other functions."""
     target = node.target
+    found = _SHORT_NAMES.get(id(target))
+    if found is not None:
+        return found[0]
     if not isinstance(target, OpOverload):
         return ""
-    found = _SHORT_NAMES.get(target)
-    if found is None:
-        found = _SHORT_NAMES[target] = str(target._schema.name.split("::")[1])
-    return found
+    name = str(target._schema.name.split("::")[1])
+    _SHORT_NAMES[id(target)] = name, target
+    return name
 
 
 def operand(node: Node, at: int = 0) -> Node:
@@ -91,8 +100,15 @@ def tensor_operands(node: Node) -> list[Node]:
 
 def storages_of(node: Node) -> set[int]:
     """Identifiers of the memory that the results of a node lie in."""
-    tensors = (t for t in tensors_of(node) if t.layout is torch.strided and not t.is_nested)
-    return {int(t.untyped_storage()._cdata) for t in tensors}
+    return memory_of(node.meta.get("val"))
+
+
+def memory_of(value: Any) -> set[int]:
+    """Identifiers of the memory that arrays lie in."""
+    given = value if isinstance(value, tuple | list) else (value,)
+    tensors = (t for t in given if isinstance(t, torch.Tensor))
+    strided = (t for t in tensors if t.layout is torch.strided and not t.is_nested)
+    return {int(t.untyped_storage()._cdata) for t in strided}
 
 
 def is_empty_tensor(tensor: torch.Tensor) -> bool:

@@ -51,12 +51,12 @@ def refusal(node: Node) -> str | None:
             return f"kernels do not compute with {tensor.dtype}"
         if tensor.layout is not torch.strided or tensor.is_nested:
             return "sparse and nested tensors are not laid out in strides"
-        if tensor.is_sparse or tensor.is_quantized:
-            return "sparse and quantised tensors are not laid out in strides"
-        if is_empty_tensor(tensor):
-            return "an axis of length 0"
-        if any(isinstance(s, torch.SymInt) and free_unbacked_symbols(s) for s in tensor.shape):
-            return "sizes that depend on data"
+        for size in tensor.shape:
+            if isinstance(size, torch.SymInt):
+                if free_unbacked_symbols(size):
+                    return "sizes that depend on data"
+            elif size == 0:
+                return "an axis of length 0"
     if _mixes_dtypes(node):
         return "operands of several dtypes, which PyTorch refuses"
     if short_name(node) == "binary_cross_entropy" and not is_probability(operand(node)):

@@ -10,21 +10,29 @@ ModulePath = tuple[str, ...]
 
 def regions_of(graph: Graph) -> dict[Node, str]:
     """The region of each node: the path of its layer, or the empty string around the layers."""
-    paths = {node: _module_path(node) for node in graph.nodes}
+    modules = {node: _module(node) for node in graph.nodes}
+    paths = {module: _module_path(module) for module in {*modules.values()}}
     inner = {path[:end] for path in paths.values() for end in range(1, len(path))}
+    layers = {module: _layer(path, inner) if path else None for module, path in paths.items()}
     found: dict[Node, str] = {}
-    for node, path in paths.items():
-        sources = [found[n] for n in node.all_input_nodes if n in found and n.op not in GIVEN]
-        found[node] = _layer(path, inner) if path else (sources[0] if sources else "")
+    for node, module in modules.items():
+        layer = layers[module]
+        if layer is None:
+            sources = [found[n] for n in node.all_input_nodes if n in found and n.op not in GIVEN]
+            layer = sources[0] if sources else ""
+        found[node] = layer
     return found
 
 
-def _module_path(node: Node) -> ModulePath:
-    """The path of a node: `L['self'].model.layers.3.mlp` without `L` and `self`."""
+def _module(node: Node) -> str:
+    """The module that a node was captured in, as `L['self'].model.layers.3.mlp`."""
     stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ()
-    path = str([*stack.values()][-1][0]).replace("['", ".").replace("']", "")
+    return str(next(reversed(stack.values()))[0]) if stack else ""
+
+
+def _module_path(module: str) -> ModulePath:
+    """The names of modules around one, without `L` and `self`."""
+    path = module.replace("['", ".").replace("']", "")
     return tuple(word for word in path.split(".") if word not in ("", "L", "self"))
 
 

@@ -11,7 +11,7 @@ from blockbuster_fusion.torch.capture.collectives import (
     waits_for,
 )
 from blockbuster_fusion.torch.capture.sizes import captured_length
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals.collective_times import transfer_seconds
 
 

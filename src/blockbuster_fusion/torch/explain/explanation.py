@@ -20,7 +20,7 @@ from blockbuster_fusion.report.text import text
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.nodes import name_of
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.collectives import CollectiveReport, collectives_of
 from blockbuster_fusion.torch.explain.kernels import (
     KernelReport,

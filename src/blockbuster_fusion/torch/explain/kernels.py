@@ -13,7 +13,7 @@ from blockbuster_fusion.nest.nest import Launchable
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.source_lines import source_lines
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.flash import is_flash
 from blockbuster_fusion.torch.groups import Fused, Joined, KernelNames, Library, Unfused
 

@@ -6,7 +6,7 @@ from typing import Any
 from blockbuster_fusion.plans.plan import Division, GraphPlan, Plan, SizePlan
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.backend import options_from
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.groups import distinct_names
 from blockbuster_fusion.torch.observer import observed
 from blockbuster_fusion.torch.options import Options

@@ -28,7 +28,6 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.operators import Kind
-from blockbuster_fusion.torch.capture.describe import bytes_of
 from blockbuster_fusion.torch.capture.nodes import (
     has_effect,
     is_pure_operator,
@@ -41,7 +40,8 @@ from blockbuster_fusion.torch.capture.operator_graph import operator_name
 from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.capture.source_lines import source_lines
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.capture.touched import bytes_of, touched
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.groups import (
     CHEAP,
     UNJOINED,
@@ -188,12 +188,14 @@ class PlannedGraph:
         return captured_names(base)[-1]
 
     def sizes(self, nodes: Iterable[Node]) -> Sizes:
-        """The bytes of some arrays; of one that is seen in several ways, those of the largest."""
-        found: Sizes = {}
+        """The bytes of some arrays; of one that is seen in several ways, each byte once."""
+        shown: dict[Node, list[Node]] = {}
         for node in nodes:
-            name, base = self.array(node), self.analysis.base(node)
-            seen = min(bytes_of(node, self.length), bytes_of(base, self.length))
-            found[name] = max(found.get(name, 0), seen)
+            shown.setdefault(self.analysis.base(node), []).append(node)
+        found: Sizes = {}
+        for base, views in shown.items():
+            name = self.array(base)
+            found[name] = found.get(name, 0) + touched(base, views, self.length)
         return found
 
     def operators(self, nodes: Iterable[Node]) -> dict[str, str]:

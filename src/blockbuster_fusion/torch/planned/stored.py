@@ -17,9 +17,10 @@ from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.planned.steps import PlannedGraph
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.least import least
+from blockbuster_fusion.torch.rivals.reasons import slower
 
 RESULT = "it is a result of the model"
-SLOWER = "kernels for both are slower"
+BOTH = "kernels for both"
 LEAST = "even the least time of kernels for both is longer"
 NEEDLESS = "no part that holds both makes the model faster, by the bounds"
 UNTRIED = "kernels for both were not tried"
@@ -113,7 +114,7 @@ class _Reasons:
         known = self.asked[_alike(steps)]
         if known is not None:
             both = RunnerUp("kernels", (), rounded(known.seconds), known.basis, "", _sum(steps))
-            return _stored(array, size, *steps, "cost", SLOWER, both)
+            return _stored(array, size, *steps, "cost", slower(known.basis, BOTH), both)
         return _stored(array, size, *steps, "cost", self.untried(bound), bound)
 
     def kernels(self, nodes: Sequence[Node]) -> Estimate | None:

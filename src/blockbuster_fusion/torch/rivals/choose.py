@@ -84,7 +84,7 @@ class Chooser(PartWeigher):
             self.analyse()
             self.recognised += self.spared()
             self.select()
-            self.analyse()
+            self.analyse(self.parts.analysis.library)
             self.collapse_rest()
             call_cost = self.weighing.call_cost(self.machine.target)
             if self.given_up == ALL:

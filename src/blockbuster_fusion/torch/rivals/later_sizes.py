@@ -16,8 +16,8 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.schedule.cost import Seconds, error_of, predicted
-from blockbuster_fusion.torch.capture.describe import bytes_of
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
+from blockbuster_fusion.torch.capture.touched import bytes_of
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of

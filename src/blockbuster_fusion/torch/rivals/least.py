@@ -9,8 +9,9 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.describe import bytes_of, flops_of
+from blockbuster_fusion.torch.capture.describe import flops_of
 from blockbuster_fusion.torch.capture.nodes import LOOKUPS, operand, short_name, tensor_of
+from blockbuster_fusion.torch.capture.touched import bytes_of, touched
 
 
 def least(
@@ -35,7 +36,8 @@ def boundary_bytes(analysis: Analysis, nodes: Sequence[Node], length: Length) ->
     A single kernel of all these nodes touches them (nest/analysis/traffic.py), and no less.
     """
     inside = set(nodes)
-    read: dict[Node, int] = {}
+    shown: dict[Node, list[Node]] = {}
+    looked_up: dict[Node, int] = {}
     for node in nodes:
         for source in node.all_input_nodes:
             base = analysis.base(source)
@@ -43,10 +45,13 @@ def boundary_bytes(analysis: Analysis, nodes: Sequence[Node], length: Length) ->
                 continue
             if analysis.is_scattered(node) and source is operand(node):
                 continue  # it is written into, and not read
-            seen = min(bytes_of(source, length), bytes_of(base, length))  # of a slice, its elements
             if short_name(node) in LOOKUPS:
-                seen = min(seen, bytes_of(node, length))
-            read[base] = max(read.get(base, 0), seen)
+                seen = min(bytes_of(source, length), bytes_of(base, length), bytes_of(node, length))
+                looked_up[base] = max(looked_up.get(base, 0), seen)
+            else:
+                shown.setdefault(base, []).append(source)
+    read = {base: touched(base, views, length) for base, views in shown.items()}
+    read |= {base: max(read.get(base, 0), seen) for base, seen in looked_up.items()}
     written = [x for n in nodes for x in analysis.stored_results(n, inside)]
     written = [operand(n, 2) if analysis.is_scattered(n) else n for n in written]
     return sum(read.values()) + sum(bytes_of(n, length) for n in written)

@@ -53,6 +53,8 @@ class LibraryTimes:
         """`length` gives the lengths of symbolic sizes: by default, those of the captured call."""
         self.analysis = analysis
         self.length = length or captured_length(analysis)
+        self.known: dict[Node, Seconds] = {}
+        """The times of operators that were asked for."""
 
     def of(self, nodes: Sequence[Node], composites: Iterable[Composite] = ()) -> Seconds:
         """The time of some nodes, with one operator for each of the composites among them."""
@@ -62,7 +64,9 @@ class LibraryTimes:
             total += self.composite(found)
         left = [n for n in nodes if n not in within]
         for node in dict.fromkeys((*left, *self.copies(left))):
-            total += self.operator(node)
+            if node not in self.known:
+                self.known[node] = self.operator(node)
+            total += self.known[node]
         return total
 
     def copies(self, nodes: Iterable[Node]) -> list[Node]:

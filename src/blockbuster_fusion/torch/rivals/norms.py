@@ -20,7 +20,7 @@ In float32 and float64 both compute the same, in the same precision. Only `x / s
 less than `x * rsqrt(s)`: half a unit in the last place, and sums of squares are off by more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
@@ -77,9 +77,13 @@ class Norm(Composite):
         return first_of(calling, made)
 
 
-def found_norms(analysis: Analysis) -> list[Norm]:
-    """All norms of a graph that are written out, and that PyTorch's operators can compute."""
-    made = (_norm_at(n, analysis) for n in analysis.nodes if _shape_along(n) is not None)
+def found_norms(analysis: Analysis, among: Collection[Node] | None = None) -> list[Norm]:
+    """All norms of a graph that are written out, and that PyTorch's operators can compute.
+
+    With `among`, those whose statistic is among some operators.
+    """
+    nodes = analysis.nodes if among is None else [n for n in analysis.nodes if n in among]
+    made = (_norm_at(n, analysis) for n in nodes if _shape_along(n) is not None)
     return [x for x in made if x is not None]
 
 

@@ -6,7 +6,7 @@ computes anew count for PyTorch, which would have to run them.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from torch.fx import Node
@@ -79,7 +79,7 @@ class PartWeigher:
         if may_win or self.thorough:
             estimate = self.estimates.looked_for(nodes, bound)
         region = self.parts.analysis.regions[nodes[0]]
-        reason = reason_of(may_win=may_win, is_slower=self.total(estimate.seconds) >= limit)
+        reason = reason_of(bound, estimate, limit, self.total)
         if self.is_given_up(nodes):
             reason = WHOLE
         made = library_entry(whole, region, composites, library, estimate)
@@ -152,26 +152,36 @@ class PartWeigher:
 
     # ---------------------------------------------------------------- composites
 
-    def analyse(self) -> None:
-        """Finds the composites of the graph as it is now, for which times are measured."""
+    def analyse(self, among: Collection[Node] | None = None) -> None:
+        """Finds the composites of the graph as it is now, for which times are measured.
+
+        With `among`, those whose members are all among some operators.
+        """
         analysis = self.parts.analysis
         self.times = LibraryTimes(analysis, self.length)
         found: list[Composite] = [
             *found_attention(analysis),
-            *found_norms(analysis),
+            *found_norms(analysis, among),
             *found_padded(analysis),
             *found_packed(analysis, self.parts.constants),
         ]
+        if among is not None:
+            found = [x for x in found if all(n in among for n in x.members)]
         if self.own is None:
             count = Counter(x.operator for x in found)
             self.own = frozenset(op for op, n in count.items() if n <= self.called.get(op, 0))
         self.composites = [x for x in found if x.operator in self.own or self.is_faster(x)]
         """Those that are faster by one operator, or that the model has as one."""
+        self.ending: dict[Node, list[int]] = {}
+        """The numbers of those that end with a node."""
+        for number, x in enumerate(self.composites):
+            self.ending.setdefault(x.members[-1], []).append(number)
 
     def within(self, nodes: Iterable[Node]) -> list[Composite]:
         """The composites all of whose members are among some nodes."""
         inside = {*nodes}
-        found = [x for x in self.composites if x.members[-1] in inside]
+        ending = sorted(i for n in self.ending.keys() & inside for i in self.ending[n])
+        found = (self.composites[i] for i in ending)
         return [x for x in found if inside.issuperset(x.members)]
 
     def recomputed(self, nodes: Sequence[Node], composites: Sequence[Composite]) -> list[Node]:

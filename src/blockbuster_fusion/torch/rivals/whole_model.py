@@ -29,7 +29,7 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.torch.capture.collectives import is_collective
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals.weighing import ALL, CALL
 
 SECONDS = 0.4

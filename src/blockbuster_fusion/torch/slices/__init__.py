@@ -8,10 +8,11 @@ a concatenation is computed piece by piece, and each piece is stored in its plac
 concatenation is the sum of the sums of its pieces: attention sinks that a model puts behind its
 scores become a term of the softmax, and no scores are stored.
 
-The graph is built anew. Each old node has a counterpart in the new graph, and so have slices of it,
-which are described by bands (band.py). At first everything moves that can. If this would compute
-something twice, or split a product for nothing, the operators that asked for it are remembered as
-undivided or stored (undo.py), and the graph is built again.
+The new graph is drafted first (draft.py). Each old node has a counterpart in it, most often itself,
+and so have slices of it, which are described by bands (band.py). At first everything moves that
+can. If this would compute something twice, or split a product for nothing, the operators that asked
+for it are remembered as undivided or stored (undo.py), and the graph is drafted again. The last
+draft is written into the graph.
 
 For example, `q * cos + cat((-q[8:], q[:8])) * sin` consists of two pieces, because the
 concatenation does. Both pieces are computed from slices of `q`, which is a product: two products
@@ -29,24 +30,25 @@ from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import short_name
 from blockbuster_fusion.torch.slices.boundaries import Concatenations
 from blockbuster_fusion.torch.slices.rewrite import SliceMotion
+from blockbuster_fusion.torch.slices.survey import Survey
 from blockbuster_fusion.torch.slices.undo import motions_to_undo
 
 MOST_ROUNDS = 8
-"""The number of times that a graph is built before every motion that is left to undo stays."""
+"""The number of times that a graph is drafted before every motion that is left to undo stays."""
 
 SLICING = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "cat"})
 
 
 def move_slices(analysis: Analysis, kept: Collection[Node] = (), *, splits: bool) -> Analysis:
-    """The analysis of the graph with its slices moved, or the given one if none moves.
+    """The analysis of the graph, whose slices are moved, or the given one if none moves.
 
     Slices of nodes in `kept` stay; products with weights are split only if `splits`.
     """
     if not any(short_name(node) in SLICING for node in analysis.nodes):
         return analysis
-    stored, undivided = set(kept), set[Node]()
+    survey, stored, undivided = Survey(analysis), set(kept), set[Node]()
     for number in range(MOST_ROUNDS):
-        motion = SliceMotion(Concatenations(analysis, stored, undivided), splits=splits)
+        motion = SliceMotion(Concatenations(survey, stored, undivided), splits=splits)
         found = motions_to_undo(motion)
         if not found:
             return motion.result() if motion.has_moved else analysis

@@ -8,6 +8,7 @@ of the array that is viewed.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -66,7 +67,11 @@ def symbolic(x: Any) -> SymbolicInt:
 
 def extents(tensor: torch.Tensor) -> list[SymbolicInt]:
     """The lengths of the dimensions of a tensor."""
-    return [symbolic(s) for s in tensor.shape]
+    return [_NUMBERS.get(s) or symbolic(s) if type(s) is int else symbolic(s) for s in tensor.shape]
+
+
+_NUMBERS = {n: sympy.Integer(n) for n in range(1, 4097)}
+"""Usual lengths."""
 
 
 def by_dim(bands: Iterable[Band]) -> Bands:
@@ -117,6 +122,13 @@ def through_view(
     band: Band, shown: Sequence[SymbolicInt], viewed: Sequence[SymbolicInt]
 ) -> Band | None:
     """A band of a view as a band of the array that is viewed, or None if it is none."""
+    return _through_view(band, tuple(shown), tuple(viewed))
+
+
+@lru_cache(maxsize=1024)  # equal layers have equal views
+def _through_view(
+    band: Band, shown: tuple[SymbolicInt, ...], viewed: tuple[SymbolicInt, ...]
+) -> Band | None:
     first, last = _matching_dims(shown, viewed, band.dim)
     if first is None or last is None:
         return None

@@ -23,6 +23,7 @@ from blockbuster_fusion.torch.slices.band import (
     through_view,
 )
 from blockbuster_fusion.torch.slices.dims import RESHAPING, CannotMove, source_dim
+from blockbuster_fusion.torch.slices.survey import Survey
 
 NOT_ELEMENTWISE = frozenset(
     {"embedding", "index_select", "gather", "index", "index_put", "constant_pad_nd", "cat"}
@@ -50,12 +51,16 @@ class Boundaries:
 class Concatenations:
     """The nodes of a graph that consist of concatenated pieces."""
 
-    analysis: Analysis
+    survey: Survey
     stored: Collection[Node]
     """Nodes that are stored, so that slices of them are views."""
     undivided: Collection[Node]
     """Operators that are computed whole though an operand consists of pieces."""
     _known: dict[Node, Boundaries | None] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.survey.analysis
 
     @cached_property
     def divided(self) -> set[Node]:
@@ -64,7 +69,7 @@ class Concatenations:
         They consist of computed pieces, and so do all operators that read them elementwise.
         """
         found: set[Node] = set()
-        for node in reversed(self.analysis.nodes):
+        for node in reversed(self.survey.joined):
             if not tensors_of(node) or self.analysis.kind(node) is not Kind.POINTWISE:
                 continue
             pieces = self.boundaries(node) if short_name(node) != "cat" else None
@@ -72,19 +77,6 @@ class Concatenations:
             if is_computed and self.elementwise_readers(node) <= found:
                 found.add(node)
         return found
-
-    def is_strided_anew(self, node: Node) -> bool:
-        """True if `as_strided` reads the memory of a node or of a view of it."""
-        stack, seen = [node], set[Node]()
-        while stack:
-            for user in stack.pop().users:
-                if short_name(user) == "as_strided":
-                    return True
-                is_view = user.op == "call_function" and self.analysis.kind(user) is Kind.VIEW
-                if is_view and user not in seen:
-                    seen.add(user)
-                    stack.append(user)
-        return False
 
     def elementwise_readers(self, node: Node) -> set[Node]:
         """The operators that read a node, or a view of it, element by element."""
@@ -103,6 +95,8 @@ class Concatenations:
 
     def boundaries(self, node: Node) -> Boundaries | None:
         """The boundaries of a node's pieces, or None if it has none."""
+        if node not in self.survey.joined:
+            return None
         if node not in self._known:
             try:
                 self._known[node] = self._boundaries(node)

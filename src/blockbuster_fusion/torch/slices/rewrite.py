@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
@@ -31,7 +30,6 @@ from blockbuster_fusion.torch.slices.band import (
     symbolic,
 )
 from blockbuster_fusion.torch.slices.boundaries import NOT_ELEMENTWISE, Concatenations
-from blockbuster_fusion.torch.slices.build import CounterpartBuilder
 from blockbuster_fusion.torch.slices.dims import (
     RESHAPING,
     CannotMove,
@@ -44,11 +42,10 @@ from blockbuster_fusion.torch.slices.dims import (
     source_dim,
     squeezed_dims,
 )
+from blockbuster_fusion.torch.slices.draft import Draft, GraphDraft, NewNode
+from blockbuster_fusion.torch.slices.survey import COMBINED
 
 aten = torch.ops.aten
-
-COMBINED = {"sum": aten.add.Tensor, "amax": aten.maximum.default, "amin": aten.minimum.default}
-"""The operator that combines the reductions of two pieces into that of both."""
 
 
 class SliceMotion:
@@ -56,11 +53,11 @@ class SliceMotion:
 
     def __init__(self, concatenations: Concatenations, *, splits: bool) -> None:
         self.concatenations, self.analysis = concatenations, concatenations.analysis
-        self.splits = splits
-        self.new = CounterpartBuilder()
-        self.joins: set[Node] = set()
+        self.survey, self.splits = concatenations.survey, splits
+        self.new = GraphDraft(self.survey)
+        self.joins: set[NewNode] = set()
         """New concatenations whose pieces are stored in place."""
-        self.slices: dict[NodeSlice, Node] = {}
+        self.slices: dict[NodeSlice, NewNode] = {}
         self.unmoved: set[NodeSlice] = set()
         """Slices that are views of nodes in memory."""
         self.requesters: dict[NodeSlice, dict[NodeSlice | Node, None]] = {}
@@ -69,65 +66,59 @@ class SliceMotion:
         self.asking: Node
         """The old node for which slices are being made."""
         self.has_moved = False
-        self.is_heavy: dict[Node, bool] = {}
-        """True for nodes that depend on products, or on what PyTorch computes."""
-        for node in self.analysis.module.graph.nodes:
-            self.is_heavy[node] = node.op == "call_function" and (
-                self.analysis.kind(node) in (Kind.CONTRACTION, Kind.MISC)
-                or any(self.is_heavy[n] for n in node.all_input_nodes)
-            )
-            self.new.counterparts[node] = self.counterpart(node)
-            value = node.meta.get("val")
-            if isinstance(value, torch.SymInt):
-                self.new.sizes.setdefault(value.node.expr, self.new.counterparts[node])
-        self.new.graph.eliminate_dead_code()
-        self.alive = set(self.new.graph.nodes)
+        for node in self.survey.nodes:
+            self.new.pass_by(node, self.counterpart(node))
 
     def result(self) -> Analysis:
-        """The analysis of the new graph."""
-        old, counterparts = self.analysis, self.new.counterparts
-        module = _LazyGraphModule(old.module, self.new.graph)
-        module.meta = old.module.meta
-        static = frozenset(counterparts[n] for n in old.static)
-        return Analysis(module, static, frozenset(self.joins & self.alive))
+        """The analysis of the graph, which is changed."""
+        made = self.new.write()
+        joins = (made[x] if isinstance(x, Draft) else x for x in self.joins if self.is_alive(x))
+        return self.analysis.after_changes(joins=frozenset(joins))
+
+    def is_alive(self, x: NewNode) -> bool:
+        """True if a node of the new graph is needed."""
+        return x in self.new.readers
 
     # ---------------------------------------------------------------- whole nodes
 
-    def counterpart(self, node: Node) -> Node:
-        """The new node for an old one."""
-        if node.op != "call_function" or not tensors_of(node) or self.analysis.refusal(node):
-            return self.new.copy(node)
+    def counterpart(self, node: Node) -> NewNode:
+        """The new node for an old one, or that itself."""
+        if node not in self.survey.asking:
+            return node
+        self.new.reach(node)
         self.asking, self.requests = node, [node]
         try:
-            slice_ = slice_of(node)
-            if slice_ is not None and not self.concatenations.is_strided_anew(node):
+            slice_ = self.survey.slices.get(node)
+            if slice_ is not None:
                 found = self.sliced(*slice_)
-                return self.new.copy(node) if slice_ in self.unmoved else self.squeezed(node, found)
+                return node if slice_ in self.unmoved else self.squeezed(node, found)
             if node in self.concatenations.divided:
                 return self.divided(node)
             if short_name(node) == "cat":
                 return self.without_empty_pieces(node)
             combined = self.combined(node)
         except CannotMove:
-            return self.new.copy(node)
-        return self.new.copy(node) if combined is None else combined
+            return node
+        return node if combined is None else combined
 
-    def without_empty_pieces(self, node: Node) -> Node:
+    def without_empty_pieces(self, node: Node) -> NewNode:
         """An old concatenation, without its empty pieces."""
         pieces, dim = concatenated(node)
         if not are_of_one_dtype(pieces):
-            return self.new.copy(node)
+            return node
         if len(pieces) == 1:
-            return self.new.counterparts[pieces[0]]
-        made = self.new.emit(
-            aten.cat.default, ([self.new.counterparts[p] for p in pieces], dim), node
-        )
+            return self.new.counterpart(pieces[0])
+        made: NewNode = node
+        given: Any = node.args[0]
+        if len(pieces) < len(given):
+            given = [self.new.counterpart(p) for p in pieces]
+            made = self.new.emit(aten.cat.default, (given, dim), node)
         is_computed = all(self.analysis.roots(p) for p in pieces)
         if is_computed and not self.concatenations.elementwise_readers(node):
             self.joins.add(made)  # stored in place, rather than chosen from
         return made
 
-    def divided(self, node: Node) -> Node:
+    def divided(self, node: Node) -> NewNode:
         """An old node as a concatenation of its pieces, each of which is computed alone."""
         boundaries = self.concatenations.boundaries(node)
         if boundaries is None:
@@ -149,7 +140,7 @@ class SliceMotion:
         self.joins.add(made)
         return self.new.reshaped(made, full, node)
 
-    def combined(self, node: Node) -> Node | None:
+    def combined(self, node: Node) -> NewNode | None:
         """A reduction along a concatenation, from the reductions of its pieces."""
         name = short_name(node)
         found = reduced_dims(node)
@@ -159,7 +150,7 @@ class SliceMotion:
         boundaries = self.concatenations.boundaries(source)
         if boundaries is None or boundaries.dim not in dims:
             return None
-        made: Node | None = None
+        made: NewNode | None = None
         for band in boundaries.bands():
             piece = self.sliced(source, (band,))
             reduced = self.reduced(node, piece)
@@ -167,16 +158,16 @@ class SliceMotion:
         self.has_moved = True
         return made
 
-    def reduced(self, node: Node, piece: Node) -> Node:
+    def reduced(self, node: Node, piece: NewNode) -> NewNode:
         """A reduction of one piece; of a piece of length one it is the piece."""
         _, dims = reduced_dims(node) or (node, [])
-        (tensor,), (whole,) = tensors_of(piece), tensors_of(node)
+        tensor, whole = self.new.tensor(piece), tensor_of(node)
         is_same = tensor.dim() == whole.dim() and tensor.dtype is whole.dtype
         if is_same and all(tensor.shape[d] == 1 for d in dims):
             return piece
         return self.new.emit(node.target, (piece, *node.args[1:]), node, node.kwargs)
 
-    def share(self, softmax: Node, band: Band) -> Node:
+    def share(self, softmax: Node, band: Band) -> NewNode:
         """A piece of a softmax along a concatenation: its share in the sum over all pieces."""
         source, (dim,) = reduced_dims(softmax) or (softmax, [-1])
         boundaries = self.concatenations.boundaries(source)
@@ -194,28 +185,30 @@ class SliceMotion:
         own = powers[boundaries.bands().index(band)]
         return self.new.emit(aten.div.Tensor, (own, total), softmax)
 
-    def total(self, pieces: Sequence[Node], dim: int, reduce: Any, join: Any, like: Node) -> Node:
+    def total(
+        self, pieces: Sequence[NewNode], dim: int, reduce: Any, join: Any, like: Node
+    ) -> NewNode:
         """The reduction of all pieces along the dimension of their concatenation."""
         reduced = (
             piece
-            if tensor_of(piece).shape[dim] == 1
+            if self.new.tensor(piece).shape[dim] == 1
             else self.new.emit(reduce, (piece, [dim], True), like)
             for piece in pieces
         )
         return functools.reduce(lambda a, b: self.new.emit(join, (a, b), like), reduced)
 
-    def squeezed(self, node: Node, found: Node) -> Node:
+    def squeezed(self, node: Node, found: NewNode) -> NewNode:
         """A slice without the dimension that a `select` or `unbind` removes."""
         dim = lost_dim(node)
         return found if dim is None else self.new.emit(aten.squeeze.dim, (found, dim), node)
 
     # ---------------------------------------------------------------- slices of nodes
 
-    def sliced(self, node: Node, bands: Bands) -> Node:
+    def sliced(self, node: Node, bands: Bands) -> NewNode:
         """A slice of an old node, in the new graph."""
         bands = self.narrowing(node, bands)
         if not bands:
-            return self.new.counterparts[node]
+            return self.new.counterpart(node)
         key = (node, bands)
         self.requesters.setdefault(key, {})[self.requests[-1]] = None
         if key not in self.slices:
@@ -240,7 +233,7 @@ class SliceMotion:
                 lengths[band.dim] = band.length(lengths[band.dim])
         return tuple(found)
 
-    def moved(self, node: Node, bands: Bands) -> Node:
+    def moved(self, node: Node, bands: Bands) -> NewNode:
         """A slice of an operator's result, from slices of its operands; or CannotMove."""
         analysis = self.analysis
         if (
@@ -274,7 +267,7 @@ class SliceMotion:
         if has_effect(node) or self.analysis.refusal(node):
             return False
         regions = self.analysis.regions
-        return not self.is_heavy[node] or regions[node] == regions[self.asking]
+        return node not in self.survey.heavy or regions[node] == regions[self.asking]
 
     def is_one_of_several(self, node: Node) -> bool:
         """True if a node has several results, or is one of several."""
@@ -282,7 +275,7 @@ class SliceMotion:
             node.target is operator.getitem and self.analysis.is_element(node)
         )
 
-    def moved_slice(self, node: Node, slice_: NodeSlice, bands: Bands) -> Node:
+    def moved_slice(self, node: Node, slice_: NodeSlice, bands: Bands) -> NewNode:
         """A slice of a slice, as one slice of its operand."""
         source, (inner,) = slice_
         has_lost = lost_dim(node) is not None
@@ -296,14 +289,14 @@ class SliceMotion:
                 made[0] = inner = within
         return self.squeezed(node, self.sliced(source, by_dim(made)))
 
-    def moved_cat(self, node: Node, bands: Bands) -> Node:
+    def moved_cat(self, node: Node, bands: Bands) -> NewNode:
         """A concatenation of slices of the pieces; one that is left needs none."""
         pieces, dim = concatenated(node)
         along, *more = [*(b for b in bands if b.dim == dim), None]
         others = tuple(b for b in bands if b.dim != dim)
         if len(more) > 1 or not are_of_one_dtype(pieces):
             raise CannotMove
-        found: list[Node] = []
+        found: list[NewNode] = []
         at = symbolic(0)
         for piece in pieces:
             end = at + extents(tensor_of(piece))[dim]
@@ -319,7 +312,7 @@ class SliceMotion:
             return found[0]
         return self.new.emit(aten.cat.default, (found, dim), node)
 
-    def moved_view(self, node: Node, bands: Bands) -> Node:
+    def moved_view(self, node: Node, bands: Bands) -> NewNode:
         """A view of a slice of the viewed array."""
         source = tensor_operands(node)[0]
         before, after = extents(tensor_of(source)), extents(tensor_of(node))
@@ -342,21 +335,21 @@ class SliceMotion:
             return self.new.emit(aten.squeeze.dims, (made, gone), node) if gone else made
         return self.new.emit(node.target, (made, *node.args[1:]), node, node.kwargs)
 
-    def moved_pointwise(self, node: Node, bands: Bands) -> Node:
+    def moved_pointwise(self, node: Node, bands: Bands) -> NewNode:
         """An elementwise operator on slices of its operands."""
 
         def moved(given: Any) -> Any:
             if not isinstance(given, Node):
                 return given
             if not tensors_of(given):
-                return self.new.counterparts[given]
+                return self.new.counterpart(given)
             return self.sliced(given, broadcast_bands(bands, tensor_of(node), tensor_of(given)))
 
         arguments = tuple(moved(a) for a in node.args)
         options = {k: moved(v) for k, v in node.kwargs.items()}
         return self.new.emit(node.target, arguments, node, options)
 
-    def moved_reduction(self, node: Node, bands: Bands) -> Node:
+    def moved_reduction(self, node: Node, bands: Bands) -> NewNode:
         """A reduction of a slice; along the sliced dimension only a softmax can move."""
         found = reduced_dims(node)
         if found is None:
@@ -373,7 +366,7 @@ class SliceMotion:
         made = self.sliced(source, tuple(moved))
         return self.new.emit(node.target, (made, *node.args[1:]), node, node.kwargs)
 
-    def moved_product(self, node: Node, bands: Bands) -> Node:
+    def moved_product(self, node: Node, bands: Bands) -> NewNode:
         """A product with a slice of the weight, of the rows, or of both."""
         name = short_name(node)
         is_plain = name in ("mm", "addmm", "bmm") and not node.kwargs
@@ -390,7 +383,7 @@ class SliceMotion:
         ]
         return self.new.emit(node.target, (*shifts, *arguments), node)
 
-    def moved_full(self, node: Node, bands: Bands) -> Node:
+    def moved_full(self, node: Node, bands: Bands) -> NewNode:
         """A smaller constant."""
         sizes = [self.new.size(s) for s in lengths_after(extents(tensor_of(node)), bands)]
         return self.new.emit(node.target, (sizes, *node.args[1:]), node, node.kwargs)

@@ -9,6 +9,7 @@ from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.nodes import short_name
 from blockbuster_fusion.torch.slices.band import Bands, may_overlap
 from blockbuster_fusion.torch.slices.dims import PERMUTING, RESHAPING, SAME_POSITIONS, NodeSlice
+from blockbuster_fusion.torch.slices.draft import NewNode
 from blockbuster_fusion.torch.slices.rewrite import SliceMotion
 
 
@@ -34,7 +35,7 @@ class _Search:
     def found(self) -> list[Undo]:
         slices: dict[Node, list[Bands]] = {}
         for (node, bands), made in self.motion.slices.items():
-            if made.users and made in self.motion.alive and self.is_computed(node):
+            if self.motion.new.readers.get(made) and self.is_computed(node):
                 slices.setdefault(node, []).append(bands)
         found: list[Undo] = []
         above: set[Node] = set()
@@ -66,8 +67,7 @@ class _Search:
         if any((node, bands) in motion.unmoved for bands in slices):
             dividers = [*self.dividers(node, slices)]
             return any(self.regions[d] == self.regions[node] for d in dividers)
-        whole = motion.new.counterparts[node]
-        is_whole = whole in motion.alive and whole.users
+        is_whole = bool(motion.new.readers.get(motion.new.counterpart(node)))
         if is_whole and node not in motion.concatenations.divided:
             return True
         if any(may_overlap(a, b) for i, a in enumerate(slices) for b in slices[:i]):
@@ -77,14 +77,14 @@ class _Search:
             self.is_read_elementwise(motion.slices[node, bands]) for bands in slices
         )
 
-    def is_read_elementwise(self, product: Node) -> bool:
+    def is_read_elementwise(self, product: NewNode) -> bool:
         """True if an elementwise operator reads a slice of a product."""
         stack = [product]
         while stack:
-            for user in stack.pop().users:
-                if user.op != "call_function" or short_name(user) == "cat":
+            for user in self.motion.new.readers[stack.pop()]:
+                is_result = isinstance(user, Node) and user.op == "output"
+                if is_result or (name := short_name(user)) == "cat":
                     continue
-                name = short_name(user)
                 if name in RESHAPING | SAME_POSITIONS | PERMUTING:
                     stack.append(user)
                 elif name not in ("mm", "bmm", "addmm", "index_put"):

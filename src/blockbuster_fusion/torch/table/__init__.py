@@ -13,15 +13,20 @@ from blockbuster_fusion.torch.table import (  # noqa: F401  (each registers its 
 )
 from blockbuster_fusion.torch.table.row import TABLE, Row
 
+_NAMES: dict[int, tuple[str, str, torch._ops.OpOverload]] = {}
+"""The names of operators with overload and, for a usual one, without, by their addresses."""
+
 
 def row_for(target: object) -> Row | None:
     """The row of an operator, or None if the table does not have it."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return None
-    space, name = target.namespace, target._schema.name.split("::")[1]
-    exact = TABLE.get(f"{space}.{name}.{target._overloadname}")
-    usual = TABLE.get(f"{space}.{name}") if target._overloadname in OVERLOADS else None
-    return exact or usual
+    known = _NAMES.get(id(target))
+    if known is None:
+        if not isinstance(target, torch._ops.OpOverload):
+            return None
+        name = f"{target.namespace}.{target._schema.name.split('::')[1]}"
+        usual = name if target._overloadname in OVERLOADS else ""
+        known = _NAMES[id(target)] = f"{name}.{target._overloadname}", usual, target
+    return TABLE.get(known[0]) or TABLE.get(known[1])
 
 
 OVERLOADS = frozenset(
