@@ -10,6 +10,7 @@ from blockbuster_fusion.explorer import steps
 from blockbuster_fusion.explorer.collect import program_data
 from blockbuster_fusion.explorer.picture import bytes_text, picture
 from blockbuster_fusion.explorer.rule_words import WORDS
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, fusion_moments
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
@@ -180,7 +181,7 @@ def test_survivors_keep_their_keys_and_sizes() -> None:
     """A node that a step leaves alone has the same key, and its cell the same height."""
     fusion = bb.fuse(bb.examples.find("attention"))
     frames = list[Data]()
-    sizes = {axis: SIZES[axis] for axis in "MNDL"}
+    sizes = Sizes({axis: SIZES[axis] for axis in "MNDL"})
     moments = fusion_moments(fusion, sizes, frames)
     for before, after, moment in zip(frames, frames[1:], moments[1:], strict=False):
         old = {box["key"]: box for box in before["boxes"] if box["kind"] not in ("map", "input")}
@@ -199,7 +200,7 @@ def test_a_large_program_has_fewer_pictures(monkeypatch: pytest.MonkeyPatch) -> 
 
     fusion = bb.fuse(bb.lower(bb.trace(program, X="M N")))
     frames = list[Data]()
-    moments = fusion_moments(fusion, {"M": 64, "N": 64}, frames)
+    moments = fusion_moments(fusion, Sizes({"M": 64, "N": 64}), frames)
     assert len(moments) < len(fusion.trace)
     assert moments[-1]["id"] == f"step-{len(fusion.trace)}"
     assert any("together" in moment for moment in moments)

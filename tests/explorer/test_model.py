@@ -49,7 +49,7 @@ class Layer(torch.nn.Module):
         return x + self.down(y.sigmoid() if self.gates else y.relu())
 
 
-class Model(torch.nn.Module):
+class Twelve(torch.nn.Module):
     """Twelve layers, of which one differs, and an operator that PyTorch runs."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Model(torch.nn.Module):
 @pytest.fixture(scope="module")
 def twelve() -> tuple[Any, ModelExploration]:
     with torch.no_grad():
-        explanation = bb.explain(Model().eval(), X, options=KERNELS)
+        explanation = bb.explain(Twelve().eval(), X, options=KERNELS)
     return explanation, bb.explore(explanation)
 
 
@@ -76,6 +76,7 @@ def test_rows_are_those_of_the_report(twelve) -> None:
     explanation, made = twelve
     (section,) = explanation.report.sections
     data = made.data
+    assert data["title"] == explanation.name == "Twelve"
     assert [x["title"] for x in data["sections"][0]["layers"]] == [x.title for x in section.layers]
     assert [row["name"] for row in data["rows"]] == [
         row.name for layers in section.layers for row in layers.rows
@@ -105,8 +106,11 @@ def test_equal_kernels_have_one_page_with_the_source_that_runs(twelve) -> None:
     sources = {executable.source.strip() for executable in parts.values()}
     for program in programs:
         ids = [moment["id"] for moment in program["moments"]]
-        assert program["runs"] in ids
-        assert ids[-1] == program["source"]
+        doors = dict(program["doors"])
+        assert doors["Block program"] == "step-0"
+        assert {program["runs"], *doors.values()} <= {*ids}
+        assert ids[-1] == doors["Source"]
+        assert program["blocks"].endswith(", as it runs")
         assert program["moments"][-1]["text"].strip() in sources
 
 
@@ -219,7 +223,7 @@ def test_the_two_questions_are_answered_up_front(plan: Browser) -> None:
     first, second = plan.value("[...document.querySelectorAll('.answer')].map(e => e.textContent)")
     assert first.startswith("Which step costs most?linear (layers 0–11), run by PyTorch: 90.0%")
     assert "12 × 90 µs measured, 1080 µs in all" in first
-    assert "Why is it not fused further?reads 3 KB that gelu stores" in first
+    assert "Why is it not fused further?reads 3 kB that gelu stores" in first
     assert second.startswith("Which kernel costs most?gelu (layers 0–4, 6–11), run by 1 generated")
     plan.click(".answer .link")
     assert plan.value(CHOSEN) == "linear"
@@ -251,10 +255,10 @@ def test_a_row_tells_times_bytes_lines_and_reasons(plan: Browser) -> None:
     plan.click("#table .row.library")
     told = plan.value(ABOUT)
     assert "11 × 90 µs measured, 990 µs in all82.5% of the whole" in told
-    assert "Reads 4 KB, writes 3 KB" in told
+    assert "Reads 4 kB, writes 3 kB" in told
     assert "Kernelsat least 60 µsPyTorchruns90 µs measured" in told
     assert "by less than the error of their time" in told
-    assert "stores 3 KB for gelu" in told
+    assert "stores 3 kB for gelu" in told
     assert "Fused at least 61 µs, now 97 µs" in told
     assert "models/small.py:7" in told
     assert "aten.linear.default" in told
@@ -290,7 +294,7 @@ def test_stored_arrays(plan: Browser) -> None:
     plan.click("#show-arrays")
     assert plan.value(NAMES)[0] == "linear → gelu"
     plan.press("ArrowDown")
-    assert "3 KB that linear stores for gelu" in plan.value(ABOUT)
+    assert "3 kB that linear stores for gelu" in plan.value(ABOUT)
     assert plan.value("document.querySelectorAll('.way.picked').length") == 1
     plan.press("c")
     assert (plan.value(NAMES)[0], plan.value(CHOSEN)) == ("layers 0–4, 6–11", "linear")
@@ -324,21 +328,29 @@ def test_help(plan: Browser) -> None:
 
 
 OPEN = "document.getElementById('kernel').hidden === false"
+PRESSED = (
+    "1 + [...document.querySelectorAll('#kernel-moments button')]"
+    ".findIndex(e => e.ariaPressed === 'true')"
+)
 
 
 def test_a_kernel_s_page_opens_in_the_model_s(model: Browser, twelve) -> None:
     row = next(x for x in twelve[1].data["rows"] if x.get("program") is not None)
-    number, runs, source = row["steps"][0], row["moments"]["runs"], row["moments"]["source"]
+    number, source = row["steps"][0], row["doors"][-1][1]
+    assert [title for title, _ in row["doors"]] == [
+        *("Block program", "Fusion steps", "What runs", "Source")
+    ]
     model.value(f"location.hash = '#step-{number}'")
     model.wait("document.querySelector('.doors') !== null")
-    for door, moment in enumerate((runs, "step-0", source), start=1):
+    for door, (_, moment) in enumerate(row["doors"], start=1):
         model.click(f".doors button:nth-child({door})")
         model.wait(f"{OPEN} && {FRAGMENT} === 'step-{number}/{moment}'")
         model.wait("document.activeElement.tagName === 'IFRAME'")
+        model.wait(f"{PRESSED} === {door}")
         if door == 1:  # its keys work at once
-            model.press("ArrowLeft")
-            model.wait(f"!{FRAGMENT}.endsWith('/{moment}')")
-            model.click("#kernel-moments button:nth-child(3)")
+            model.press("ArrowRight")
+            model.wait(f"!{FRAGMENT}.endsWith('/{moment}') && {PRESSED} === 2")
+            model.click("#kernel-moments button:last-child")
             model.wait(f"{FRAGMENT}.endsWith('/{source}')")
             model.press("Escape")
         else:
@@ -353,9 +365,9 @@ def test_a_kernel_s_page_opens_in_the_model_s(model: Browser, twelve) -> None:
 def test_an_address_opens_a_kernel(browser: Browser, files: dict[str, Path], twelve) -> None:
     row = next(x for x in twelve[1].data["rows"] if x.get("program") is not None)
     browser.look(390, 844)
-    browser.open(f"{files['twelve'].as_uri()}#step-{row['steps'][-1]}/{row['moments']['source']}")
+    browser.open(f"{files['twelve'].as_uri()}#step-{row['steps'][-1]}/{row['doors'][-1][1]}")
     browser.wait(OPEN)
-    moment = f"step-{row['steps'][0]}/{row['moments']['source']}"
+    moment = f"step-{row['steps'][0]}/{row['doors'][-1][1]}"
     browser.wait(f"{FRAGMENT} === '{moment}'")
     assert browser.complaints == []
 
@@ -443,4 +455,4 @@ def test_a_notebook_s_frame(twelve, browser: Browser, tmp_path: Path) -> None:
 def test_data_is_plain(twelve) -> None:
     explanation, made = twelve
     assert json.loads(json.dumps(made.data)) == made.data
-    assert model_data(explanation, "Model")["rows"] == made.data["rows"]
+    assert model_data(explanation)["rows"] == made.data["rows"]

@@ -8,6 +8,7 @@ from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.explorer.names import block_names, still_there
 from blockbuster_fusion.explorer.safety_words import COSTS, NOTES, SafetyWords
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, difference, frame, made_cells
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
@@ -62,7 +63,7 @@ class KernelMoments:
     no moment.
     """
 
-    def __init__(self, sizes: Mapping[str, int], frames: list[Data]) -> None:
+    def __init__(self, sizes: Sizes, frames: list[Data]) -> None:
         self.sizes, self.frames = sizes, frames
         self.names: dict[str, dict[str, str]] = {}
         self.docs = pass_docs()

@@ -19,7 +19,6 @@ from blockbuster_fusion.torch.capture.source_lines import line_texts
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation, explain
 from blockbuster_fusion.torch.groups import Fused, distinct_names
-from blockbuster_fusion.torch.model import CompiledModel
 
 
 @dataclass(frozen=True)
@@ -37,29 +36,22 @@ class ModelExploration(Exploration):
 
 def explore(model: Any, *inputs: Any, **options: Any) -> ModelExploration:
     """The page of a model, a function or an exported program; options are those of `explain`."""
-    return explored(explain(model, *inputs, **options), title_of(model))
-
-
-def title_of(model: Any) -> str:
-    """The name of a model: of its class, or of the function."""
-    model = model.model if isinstance(model, CompiledModel) else getattr(model, "_orig_mod", model)
-    own = getattr(model, "__name__", None)
-    return own if isinstance(own, str) else type(model).__name__
+    return explored(explain(model, *inputs, **options))
 
 
 @doing("drawing the model's kernels")
-def explored(explanation: Explanation, title: str = "Model") -> ModelExploration:
+def explored(explanation: Explanation) -> ModelExploration:
     """The page of a model that was explained."""
-    return ModelExploration(model_data(explanation, title))
+    return ModelExploration(model_data(explanation))
 
 
-def model_data(explanation: Explanation, title: str) -> Data:
+def model_data(explanation: Explanation) -> Data:
     """The data of the page of a model: its rows, the arrays between them, and its kernels."""
     plan, report = explanation.plan, explanation.report
     parts = _parts(explanation.graphs)
     programs: dict[str, Data] = {}
     nodes = [n for g in explanation.graphs for n in g.analysis.module.graph.nodes]
-    data = plan_data(plan, report, title)
+    data = plan_data(plan, report, explanation.name)
     for row in data["rows"]:
         name = next((x for x in row["kernels"] if x in parts), None)
         if name is None:
@@ -69,10 +61,8 @@ def model_data(explanation: Explanation, title: str) -> Data:
         if key not in programs:
             programs[key] = _program(fused, row["name"], lengths) | {"place": len(programs)}
         made = programs[key]
-        if "runs" not in made:
-            continue
-        row["program"] = made["place"]
-        row["moments"] = {"runs": made["runs"], "source": made["source"]}
+        if "doors" in made:
+            row |= {"program": made["place"], "runs": made["runs"], "doors": made["doors"]}
     texts = line_texts(nodes)
     known = {line for row in data["rows"] for line in row["lines"]}
     data["lines"] = {line: text for line, text in texts.items() if text and line in known}

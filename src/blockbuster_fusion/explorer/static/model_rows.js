@@ -66,7 +66,7 @@ const timed = (known) => (known.basis === "at least" ? `at least ${duration(know
 
 // Amounts and times in the words of the text that `bb.explain` prints.
 function amount(number, unit = "B") {
-  for (const prefix of ["", "K", "M", "G"]) {
+  for (const prefix of ["", "k", "M", "G"]) {
     if (number < 1000) return `${Number(number.toPrecision(3))} ${prefix}${unit}`;
     number /= 1000;
   }

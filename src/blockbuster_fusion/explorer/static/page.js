@@ -176,7 +176,7 @@ function buildTexts() {
   byId("note").textContent = data.note || "";
   byId("note").hidden = !data.note;
   byId("order").textContent = `The page has ${moments.length - 1} moments after the unfused program. ${steps} are steps of fusion; the other ${moments.length - fusion.length} show how each snapshot becomes kernels: it is made safe against overflow, becomes loop nests, and then source in C and Triton.`;
-  byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
+  byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, ${data.blocks}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
   byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}. ${data.chosen_why}` : "";
   byId("rows").append(...snapshotRows(data.snapshots));
