@@ -9,6 +9,14 @@ const listing = new ListingView(byId("lines"), (key, name) => select(key || null
 const plot = new PlotView(byId("chart"), byId("measure"), data.snapshots, (id) => go(indexOf(id)));
 const indexOf = (id) => moments.findIndex((moment) => moment.id === id);
 
+// The longest line of a group of moments: while they are stepped through, the width stays.
+const LETTER = 7.25; // pixels
+const columns = new Map();
+for (const { group, text, frame } of moments) {
+  const lines = text === undefined ? data.frames[frame].lines.map(([line]) => line) : text.split("\n");
+  columns.set(group, lines.reduce((most, line) => Math.max(most, line.length), columns.get(group) || 0));
+}
+
 function frameOf(moment) {
   const earlier = state.before && state.at > 0 && moment.rule ? moments[state.at - 1] : moment;
   return data.frames[earlier.frame];
@@ -19,6 +27,7 @@ function frameOf(moment) {
 function render({ still = false } = {}) {
   const moment = moments[state.at], frame = frameOf(moment), past = state.before && Boolean(moment.rule);
   document.body.classList.toggle("before", past);
+  document.querySelector("main").style.setProperty("--code", `${76 + LETTER * columns.get(moment.group)}px`);
   renderCosts(past ? moments[state.at - 1] : moment); // first: it gives the graph's window its height
   graph.draw(frame, past ? { matched: moment.matched, focus: moment.focus, still } : { made: moment.made || [], focus: moment.focus, still });
   const arrays = {};
@@ -107,6 +116,12 @@ function toggleBefore() {
   render();
 }
 
+function toggleWide() {
+  byId("wide").setAttribute("aria-pressed", String(document.body.classList.toggle("wide")));
+  graph.free = false;
+  render({ still: true });
+}
+
 function stop() {
   if (state.playing) clearInterval(state.playing);
   state.playing = null;
@@ -191,6 +206,7 @@ function listen() {
   on("last", "click", () => go(moments.length - 1));
   on("play", "click", play);
   on("before", "click", toggleBefore);
+  on("wide", "click", toggleWide);
   on("help", "click", () => byId("dialog").showModal());
   on("zoom-in", "click", () => graph.zoom(1.25));
   on("zoom-out", "click", () => graph.zoom(.8));
@@ -205,7 +221,7 @@ function listen() {
     if (typed === "SELECT") return;
     const keys = {
       ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0), End: () => go(moments.length - 1),
-      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, n: nextSnapshot, Escape: leave,
+      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, w: toggleWide, n: nextSnapshot, Escape: leave,
       "+": () => graph.zoom(1.25), "=": () => graph.zoom(1.25), "-": () => graph.zoom(.8), 0: () => graph.fit(),
     };
     if (event.key === " " && ["BUTTON", "SUMMARY", "A"].includes(typed)) return; // it presses that
