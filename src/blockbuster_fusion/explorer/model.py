@@ -1,6 +1,6 @@
 """The page of a whole model: its plan as data, with the page of each kind of kernel in it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,13 @@ from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.plans.amounts import counted
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.torch.capture.called import module_path
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.capture.source_lines import line_texts
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation, explain
 from blockbuster_fusion.torch.groups import Fused, distinct_names
+from blockbuster_fusion.torch.rivals.composites import captured_names
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,30 @@ def model_data(explanation: Explanation) -> Data:
         made = programs[key]
         if "doors" in made:
             row |= {"program": made["place"], "runs": made["runs"], "doors": made["doors"]}
+    for row, modules in zip(data["rows"], _modules(explanation), strict=True):
+        row["modules"] = modules
     texts = line_texts(nodes)
     known = {line for row in data["rows"] for line in row["lines"]}
     data["lines"] = {line: text for line, text in texts.items() if text and line in known}
     return data | {"programs": [*programs.values()]}
+
+
+def _modules(explanation: Explanation) -> Iterator[list[str]]:
+    """The modules of each row's operators, without the path of its layer: `attention.out`."""
+    graphs = zip(explanation.graphs, explanation.plan.graphs, strict=True)
+    paths = [_paths(graph) for graph, own in graphs for _ in own.plans]
+    for section, known in zip(explanation.report.sections, paths, strict=True):
+        for layers in section.layers:
+            around = f"{layers.regions[0]}."
+            for row in layers.rows:
+                found = (known.get(name, "").removeprefix(around) for name in row.operators)
+                yield [*dict.fromkeys(path for path in found if path)]
+
+
+def _paths(graph: CompiledGraph) -> dict[str, str]:
+    """The path of the module of each operator, by its name in the captured graph."""
+    nodes = graph.analysis.module.graph.nodes
+    return {name: ".".join(module_path(node)) for node in nodes for name in captured_names(node)}
 
 
 def _program(fused: Fused, name: str, lengths: Mapping[str, int]) -> Data:

@@ -14,7 +14,7 @@ const actions = { chooseRow: (row) => choose({ row }, true), open: (row, moment)
 
 // -------------------------------------------------------------------- what is shown
 
-const matches = (row, at, wanted) => [row.name, row.by, ...row.lines, ...(row.kernels || []), ...Object.values(row.operators || {}), folds[foldOf[at]].title].some((text) => text.toLowerCase().includes(wanted));
+const matches = (row, at, wanted) => [row.name, row.by, ...row.lines, ...(row.kernels || []), ...(row.modules || []), ...Object.values(row.operators || {}), folds[foldOf[at]].title].some((text) => text.toLowerCase().includes(wanted));
 
 function items() {
   const wanted = state.filter.trim().toLowerCase();

@@ -15,7 +15,7 @@ function link(text, action) {
 function aboutRow(data, at, actions) {
   const row = data.rows[at], fold = actions.fold(at), count = row.steps.length;
   const where = fold.around ? "" : ` in ${fold.title}`;
-  const parts = [html("h2", {}, row.name, html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}`)];
+  const parts = [html("h2", {}, row.name, html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length ? `: ${row.modules.join(", ")}` : ""}`)];
   if (row.time) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));

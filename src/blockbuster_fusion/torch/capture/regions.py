@@ -2,6 +2,7 @@
 
 from torch.fx import Graph, Node
 
+from blockbuster_fusion.torch.capture.called import module_path
 from blockbuster_fusion.torch.capture.nodes import GIVEN
 
 ModulePath = tuple[str, ...]
@@ -10,22 +11,13 @@ ModulePath = tuple[str, ...]
 
 def regions_of(graph: Graph) -> dict[Node, str]:
     """The region of each node: the path of its layer, or the empty string around the layers."""
-    paths = {node: _module_path(node) for node in graph.nodes}
+    paths = {node: module_path(node) for node in graph.nodes}
     inner = {path[:end] for path in paths.values() for end in range(1, len(path))}
     found: dict[Node, str] = {}
     for node, path in paths.items():
         sources = [found[n] for n in node.all_input_nodes if n in found and n.op not in GIVEN]
         found[node] = _layer(path, inner) if path else (sources[0] if sources else "")
     return found
-
-
-def _module_path(node: Node) -> ModulePath:
-    """The path of a node: `L['self'].model.layers.3.mlp` without `L` and `self`."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ()
-    path = str([*stack.values()][-1][0]).replace("['", ".").replace("']", "")
-    return tuple(word for word in path.split(".") if word not in ("", "L", "self"))
 
 
 def _layer(path: ModulePath, inner: set[ModulePath]) -> str:
