@@ -201,10 +201,12 @@ def test_snapshots_are_plotted_and_open(attention: Browser) -> None:
     assert attention.value("document.querySelectorAll('#chart .current').length") == 1
 
 
-def test_names_of_a_nest_lead_to_the_block_program(attention: Browser) -> None:
-    go(attention, "snapshot-2-cpu-lower_to_nest")
-    attention.click("#lines b.same")
+@pytest.mark.parametrize("moment", ["snapshot-2-cpu-lower_to_nest", "snapshot-2-cuda-source"])
+def test_names_of_a_kernel_lead_to_the_block_program(moment: str, attention: Browser) -> None:
+    go(attention, moment)
+    attention.click("#lines b[data-name=t17]")
     assert attention.value("document.querySelectorAll('.cell.picked').length") == 1
+    assert "t17 = 1/t12" in attention.value("document.querySelector('.selected').textContent")
 
 
 def test_panels_of_a_phone(browser: Browser, pages: dict[str, Path]) -> None:

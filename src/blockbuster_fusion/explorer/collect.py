@@ -66,7 +66,6 @@ def program_data(
         "sizes": dict(sizes),
         "blocks": own.words(graph),
         "frames": frames,
-        "names": kernels.names,
         "moments": moments,
         "snapshots": snapshot_rows(fusion, own),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},

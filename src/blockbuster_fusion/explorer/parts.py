@@ -56,7 +56,6 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
         "sizes": sizes.lengths,
         "blocks": sizes.words(choice.graph),
         "frames": frames,
-        "names": kernels.names,
         "moments": moments,
         "snapshots": rows,
         "chosen": {},
