@@ -184,6 +184,7 @@ def test_a_kernel_s_page_opens_in_the_model_s(model: Browser, twelve) -> None:
         model.wait(f"{OPEN} && {FRAGMENT} === 'step-{number}/{moment}'")
         model.wait("document.activeElement.tagName === 'IFRAME'")
         model.wait(f"{PRESSED} === {door}")
+        model.wait("document.querySelectorAll('#chart .point').length > 1", in_frame=True)
         if door == 1:  # its keys work at once
             model.press("ArrowRight")
             model.wait(f"!{FRAGMENT}.endsWith('/{moment}') && {PRESSED} === 2")

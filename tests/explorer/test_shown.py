@@ -135,6 +135,19 @@ def test_a_notebook_s_frame(browser: Browser, tmp_path: Path) -> None:
     assert browser.complaints == []
 
 
+def test_a_frame_is_drawn_when_it_gets_a_size(browser: Browser, tmp_path: Path) -> None:
+    made = bb.explore(bb.examples.find("matmul-relu"), times=False)
+    file = tmp_path / "hidden.html"
+    file.write_text(f"<!doctype html><div hidden>{made._repr_html_()}</div>", encoding="utf-8")
+    browser.look()
+    browser.open(file.as_uri())
+    points = "document.querySelectorAll('#chart .point').length"
+    assert browser.value_in_frame(points) == 0
+    browser.value("document.querySelector('div').hidden = false")
+    browser.wait(f"{points} > 1", in_frame=True)
+    assert browser.complaints == []
+
+
 def test_results_that_become_accumulators_have_a_dot(attention: Browser) -> None:
     """Cells keep their elements from step to step, so a ring may change its kind."""
     dots = (

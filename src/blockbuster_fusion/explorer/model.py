@@ -79,10 +79,10 @@ def _modules(explanation: Explanation) -> Iterator[list[str]]:
     paths = [_paths(graph) for graph, own in graphs for _ in own.plans]
     for section, known in zip(explanation.report.sections, paths, strict=True):
         for layers in section.layers:
-            around = f"{layers.regions[0]}."
+            around = layers.regions[0]
             for row in layers.rows:
-                found = (known.get(name, "").removeprefix(around) for name in row.operators)
-                yield [*dict.fromkeys(path for path in found if path)]
+                found = (known.get(name, "").removeprefix(f"{around}.") for name in row.operators)
+                yield [*dict.fromkeys(path for path in found if path not in ("", around))]
 
 
 def _paths(graph: CompiledGraph) -> dict[str, str]:

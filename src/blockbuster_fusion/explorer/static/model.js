@@ -210,7 +210,7 @@ function build() {
 
 function listen() {
   const on = (id, event, action) => byId(id).addEventListener(event, action);
-  on("help", "click", () => byId("dialog").showModal());
+  on("help", "click", help);
   on("show-steps", "click", () => show({ view: "steps", order: "plan" }));
   on("show-arrays", "click", () => show({ view: "arrays", order: "bytes" }));
   on("filter", "input", () => show({ filter: byId("filter").value }));
@@ -252,7 +252,7 @@ function keys(event) {
     Home: () => chooseItem(0), End: () => chooseItem(table.items.length - 1), Enter: enter,
     "/": () => byId("filter").focus(), t: () => show({ view: "steps", order: state.order === "time" ? "plan" : "time" }),
     a: () => byId(state.view === "arrays" ? "show-steps" : "show-arrays").click(), c: costliest,
-    "?": () => byId("dialog").showModal(), Escape: () => choose({}),
+    "?": help, Escape: () => choose({}),
   };
   if (!known[event.key]) return;
   event.preventDefault();

@@ -2,7 +2,7 @@
 const data = JSON.parse(byId("data").textContent);
 const moments = data.moments;
 const fusion = moments.filter((moment) => moment.group === "fusion");
-const state = { at: 0, before: false, key: null, name: null, playing: null };
+const state = { at: 0, before: false, key: null, name: null, playing: null, size: "" };
 
 const graph = new GraphView(byId("canvas"), byId("world"), (key) => select(key, null));
 const listing = new ListingView(byId("lines"), (key, name) => select(key || null, name));
@@ -148,6 +148,14 @@ function leave() {
   else select(null, null);
 }
 
+function resized() {
+  const size = `${innerWidth} ${innerHeight}`;
+  if (size === state.size) return;
+  Object.assign(state, { size });
+  graph.free = false;
+  render({ still: true });
+}
+
 function openPanel(name) {
   document.body.setAttribute("data-panel", name);
   for (const button of byId("panels").children) button.setAttribute("aria-pressed", String(button.dataset.panel === name));
@@ -207,21 +215,21 @@ function listen() {
   on("play", "click", play);
   on("before", "click", toggleBefore);
   on("wide", "click", toggleWide);
-  on("help", "click", () => byId("dialog").showModal());
+  on("help", "click", help);
   on("zoom-in", "click", () => graph.zoom(1.25));
   on("zoom-out", "click", () => graph.zoom(.8));
   on("zoom-fit", "click", () => graph.fit());
   on("slider", "input", () => go(Number(byId("slider").value)));
   byId("panels").addEventListener("click", (event) => event.target.dataset.panel && openPanel(event.target.dataset.panel));
   window.addEventListener("hashchange", () => { const at = indexOf(location.hash.slice(1)); if (at >= 0 && at !== state.at) go(at); });
-  window.addEventListener("resize", () => { graph.free = false; render({ still: true }); });
+  new ResizeObserver(resized).observe(document.documentElement); // a frame may have no size at first
   document.addEventListener("keydown", (event) => {
     if (byId("dialog").open || event.ctrlKey || event.metaKey || event.altKey) return;
     const typed = event.target instanceof HTMLElement ? event.target.tagName : "";
     if (typed === "SELECT") return;
     const keys = {
       ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0), End: () => go(moments.length - 1),
-      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, w: toggleWide, n: nextSnapshot, Escape: leave,
+      " ": play, "?": help, b: toggleBefore, w: toggleWide, n: nextSnapshot, Escape: leave,
       "+": () => graph.zoom(1.25), "=": () => graph.zoom(1.25), "-": () => graph.zoom(.8), 0: () => graph.fit(),
     };
     if (event.key === " " && ["BUTTON", "SUMMARY", "A"].includes(typed)) return; // it presses that
@@ -235,4 +243,4 @@ buildTexts();
 buildSteps();
 listen();
 state.at = Math.max(0, indexOf(location.hash.slice(1) || window.name)); // a frame has a name in place of an address
-render({ still: true });
+resized();
