@@ -207,6 +207,8 @@ def test_names_of_a_kernel_lead_to_the_block_program(moment: str, attention: Bro
     attention.click("#lines b[data-name=t17]")
     assert attention.value("document.querySelectorAll('.cell.picked').length") == 1
     assert "t17 = 1/t12" in attention.value("document.querySelector('.selected').textContent")
+    attention.click("#lines b.border[data-name=VT]")
+    assert "VT" in attention.value("document.querySelector('.selected').textContent")
 
 
 def test_panels_of_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
@@ -216,6 +218,10 @@ def test_panels_of_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
     for name in ("code", "about", "steps", "plot", "graph"):
         browser.click(f"#panels [data-panel={name}]")
         assert browser.value(visible) == [name]
+    browser.open(pages["attention"].as_uri() + "#snapshot-2-cuda-source")
+    assert browser.value(visible) == ["code"]
+    titles = browser.value("[...document.querySelectorAll('#panels button')].map(e => e.innerText)")
+    assert titles == ["Graph", "Source", "About", "Steps", "Snapshots"]
     assert browser.complaints == []
 
 

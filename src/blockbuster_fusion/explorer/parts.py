@@ -41,7 +41,8 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
     moments = fusion_moments(fusion, sizes, frames)
     runs = next(moment for moment in moments if moment.get("snapshot") == number + 1)
     rows = snapshot_rows(fusion, sizes)
-    known_as = "" if choice.snapshot == number else f"; the plan has it as {choice.snapshot + 1}"
+    other = choice.snapshot + 1
+    known_as = "" if other == number + 1 else f"; the plan calls it snapshot {other}"
     rows[number + 1]["said"].insert(0, f"{RUNS}{known_as}.")
     kernels = KernelMoments(sizes, frames)
     own = [replace(choice, fused=request.as_stored(source))] if target in LANGUAGES else []

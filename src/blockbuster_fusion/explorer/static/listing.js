@@ -76,13 +76,13 @@ class ListingView {
     const parts = [];
     let last = 0;
     for (const match of text.matchAll(/[A-Za-z_][A-Za-z0-9_]*/g)) {
-      const word = match[0];
-      const known = named && Object.hasOwn(this.makers, word);
+      const word = match[0], name = word.replace(/_(ptr|stride_\w+)$/, ""); // Triton has these of an array
+      const known = named && Object.hasOwn(this.makers, name);
       if (!known && !WORDS.has(word)) continue;
       parts.push(text.slice(last, match.index));
       if (known) {
-        const kind = Object.hasOwn(this.arrays, word) ? this.arrays[word] : null;
-        parts.push(html("b", { class: kind, "data-name": word }, word));
+        const kind = Object.hasOwn(this.arrays, name) ? this.arrays[name] : null;
+        parts.push(html("b", { class: kind, "data-name": name }, word));
       } else parts.push(html("b", { class: "word" }, word));
       last = match.index + word.length;
     }

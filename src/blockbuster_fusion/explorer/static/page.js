@@ -44,6 +44,7 @@ function render({ still = false } = {}) {
     listing.draw(frame.lines, frame.makers, past ? { gone: moment.gone, arrays } : { made: moment.new || [], arrays });
     byId("code-title").textContent = past ? "Listing before the step" : "Listing";
   }
+  byId("panels").children[1].textContent = moment.text === undefined ? "Listing" : moment.language ? "Source" : "Nest";
   byId("before").hidden = !moment.rule;
   byId("before").setAttribute("aria-pressed", String(past));
   byId("canvas").setAttribute("aria-label", `Graph of the block program, ${frame.boxes.length} cells: ${titleOf(moment)}`);
@@ -243,4 +244,5 @@ buildTexts();
 buildSteps();
 listen();
 state.at = Math.max(0, indexOf(location.hash.slice(1) || window.name)); // a frame has a name in place of an address
+if (moments[state.at].text !== undefined) openPanel("code"); // on a phone, the text that was asked for
 resized();
