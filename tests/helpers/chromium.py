@@ -154,8 +154,9 @@ class Browser:
         )
 
     def screenshot(self, file: Path) -> None:
-        """Writes what the window shows as PNG."""
-        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+        """Writes what the window shows, in the form that the file's name ends in: .png or .webp."""
+        form = {"format": "webp", "quality": 80} if file.suffix == ".webp" else {"format": "png"}
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **form)["data"]))
 
     @property
     def complaints(self) -> list[str]:
