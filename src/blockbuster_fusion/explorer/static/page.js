@@ -27,6 +27,7 @@ function frameOf(moment) {
 function render({ still = false } = {}) {
   const moment = moments[state.at], frame = frameOf(moment), past = state.before && Boolean(moment.rule);
   document.body.classList.toggle("before", past);
+  document.body.classList.toggle("changed", Boolean((moment.made || []).length));
   document.querySelector("main").style.setProperty("--code", `${76 + LETTER * columns.get(moment.group)}px`);
   renderCosts(past ? moments[state.at - 1] : moment); // first: it gives the graph's window its height
   graph.draw(frame, past ? { matched: moment.matched, focus: moment.focus, still } : { made: moment.made || [], focus: moment.focus, still });

@@ -222,7 +222,7 @@ class Explanation:
     @cached_property
     def report(self) -> Report:
         """The rows, folded layers and totals that the text and the page show."""
-        return report_of(self.plan, tuple(summary(self)), tuple(notes(self)))
+        return report_of(self.plan, tuple(summary(self)), tuple(notes(self)), self.name)
 
     def html(self) -> str:
         """The explanation as one page of HTML that needs no network."""
