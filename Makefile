@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test oldest format demo fuzz bench coverage traffic docs pictures clean
+.PHONY: help setup check test oldest format demo fuzz bench coverage traffic docs pictures screenshot clean
 SMOKE := tests/test_layers.py tests/ir tests/array tests/fusion/test_paper_examples.py tests/nest tests/schedule tests/test_cli.py tests/torch_frontend/test_views.py
 # Tests of a file share what they compute, and so a process.
 PARALLEL := -n auto --dist loadfile
 OLDEST_TORCH := 2.11.0
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -68,6 +68,9 @@ docs: $(STAMP) pictures ## Make the documentation as a site: build/site/index.ht
 
 pictures: $(STAMP) ## Draw the pictures and charts of the documentation: docs/pictures
 	$(BIN)/python docs/make_pictures.py
+
+screenshot: $(STAMP) ## Show the explorer in Chromium, for the README: docs/screenshots
+	$(BIN)/python docs/make_screenshot.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf $(VENV) $(VENV)-oldest build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

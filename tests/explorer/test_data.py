@@ -10,6 +10,7 @@ from blockbuster_fusion.explorer import steps
 from blockbuster_fusion.explorer.collect import program_data
 from blockbuster_fusion.explorer.picture import bytes_text, picture
 from blockbuster_fusion.explorer.rule_words import WORDS
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, fusion_moments
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
@@ -127,8 +128,6 @@ def test_moments_refer_to_what_there_is(name: str) -> None:
         assert 0 <= moment["frame"] < len(data["frames"])
         keys = {box["key"] for box in data["frames"][moment["frame"]]["boxes"]}
         assert set(moment.get("made", ())) <= keys
-        if "names" in moment:
-            assert moment["names"] in data["names"]
     for snapshot in data["snapshots"]:
         assert snapshot["moment"] in ids
         frame = data["frames"][data["moments"][ids.index(snapshot["moment"])]["frame"]]
@@ -145,42 +144,35 @@ def test_kernels_are_in_both_languages_and_named_alike() -> None:
     assert "@triton.jit" in by_id["snapshot-2-cuda-source"]["text"]
     assert "int attention(" in by_id["snapshot-2-cpu-source"]["text"]
     for group in ("snapshot-1-cpu", "snapshot-1-cuda", "snapshot-2-cpu", "snapshot-2-cuda"):
-        moment = by_id[f"{group}-lower_to_nest"]
-        frame, names = data["frames"][moment["frame"]], data["names"][moment["names"]]
-        assert {"Q", "KT", "VT", "O"} <= set(names.values()) <= {"", *frame["makers"]}
-        lists = {name for name in frame["makers"] if name.startswith("I")}
-        assert lists <= set(names.values())
+        for stage in ("lower_to_nest", "source"):
+            moment = by_id[f"{group}-{stage}"]
+            names = data["frames"][moment["frame"]]["makers"]
+            lists = {name for name in names if not name.startswith("t")}
+            assert {"Q", "KT", "VT", "O"} <= lists <= words_of(moment)
 
 
-def test_a_name_that_a_pass_takes_for_its_own_is_not_the_listing_s() -> None:
-    """Sums in place need fewer tiles; runs of sums use the free names for other values."""
-    data = data_of("attention")
-    by_id = {moment["id"]: moment for moment in data["moments"]}
-    passes = ("lower_to_nest", "accumulate_in_place", "tail_masks", "cascade_sums", "source")
-    moments = [by_id[f"snapshot-2-cuda-{name}"] for name in passes]
-    words = [set(re.findall(r"\w+", moment["text"])) for moment in moments]
-    lost = (words[0] - words[1]) & words[3]
-    assert lost, "this program no longer shows it"
-    assert not lost & set(data["names"][moments[3]["names"]])
-    assert not lost & set(data["names"][moments[4]["names"]])
+def words_of(moment: Data) -> set[str]:
+    return set(re.findall(r"[A-Za-z]\w*?(?=_ptr|\W)", moment["text"]))
 
 
-def test_a_name_of_the_nest_stands_for_the_same_value() -> None:
-    """The tile that is stored to O in the nest is the item that is stored to O in the listing."""
-    data = data_of("attention")
-    by_id = {moment["id"]: moment for moment in data["moments"]}
-    moment = by_id["snapshot-2-cpu-lower_to_nest"]
-    frame, names = data["frames"][moment["frame"]], data["names"][moment["names"]]
-    (nest,) = re.findall(r"store\((t\d+), O", moment["text"])
-    (listed,) = [m[1] for line, _ in frame["lines"] if (m := re.search(r"store\((t\d+),O", line))]
-    assert names[nest] == listed
+@pytest.mark.parametrize("name", PAPER)
+def test_passes_give_new_values_names_that_the_listing_lacks(name: str) -> None:
+    """Sums in place need fewer tiles; their names are not used again."""
+    data = data_of(name)
+    first: dict[str, set[str]] = {}
+    for moment in data["moments"]:
+        if "text" in moment:
+            key = f"{moment['group']}-{moment['stage']}"
+            words = {word for word in words_of(moment) if re.fullmatch(r"t\d+", word)}
+            made = words - first.setdefault(key, words)
+            assert not made & set(data["frames"][moment["frame"]]["makers"]), moment["id"]
 
 
 def test_survivors_keep_their_keys_and_sizes() -> None:
     """A node that a step leaves alone has the same key, and its cell the same height."""
     fusion = bb.fuse(bb.examples.find("attention"))
     frames = list[Data]()
-    sizes = {axis: SIZES[axis] for axis in "MNDL"}
+    sizes = Sizes({axis: SIZES[axis] for axis in "MNDL"})
     moments = fusion_moments(fusion, sizes, frames)
     for before, after, moment in zip(frames, frames[1:], moments[1:], strict=False):
         old = {box["key"]: box for box in before["boxes"] if box["kind"] not in ("map", "input")}
@@ -199,7 +191,7 @@ def test_a_large_program_has_fewer_pictures(monkeypatch: pytest.MonkeyPatch) -> 
 
     fusion = bb.fuse(bb.lower(bb.trace(program, X="M N")))
     frames = list[Data]()
-    moments = fusion_moments(fusion, {"M": 64, "N": 64}, frames)
+    moments = fusion_moments(fusion, Sizes({"M": 64, "N": 64}), frames)
     assert len(moments) < len(fusion.trace)
     assert moments[-1]["id"] == f"step-{len(fusion.trace)}"
     assert any("together" in moment for moment in moments)

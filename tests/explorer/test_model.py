@@ -1,6 +1,5 @@
-"""The page of a model: its data, and the page in a real Chromium, each control of it."""
+"""The page of a model in a real Chromium: each control of it."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -9,179 +8,21 @@ from typing import Any
 
 import pytest
 
-import blockbuster_fusion as bb
-from blockbuster_fusion.cli.main import main
-from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.explorer.model_page import model_page
 from blockbuster_fusion.explorer.plan_data import plan_data
 from blockbuster_fusion.plans.plan import SizePlan, Step
 from blockbuster_fusion.report.collect import report_of
 from blockbuster_fusion.report.report import Note
-from helpers.chromium import Browser, started_browser
+from helpers.chromium import Browser
+from helpers.explored import FRAGMENT, HOSTILE
 from helpers.plans import kernel_step, layered, library_step, misc_step, plan_of, stored
 
-torch = pytest.importorskip("torch")
-from torch.nn import functional as F  # noqa: E402
-
-from blockbuster_fusion.explorer.model import ModelExploration, model_data  # noqa: E402
-
-KERNELS = {"library": "never", "materialise": ["add", "add_*"]}
-"""Each layer ends with an array in memory."""
-HOSTILE = "</script><img src=x onerror=\"document.title='hit'\"><svg/onload=document.title='hit'>"
-X = torch.linspace(-1, 1, 35).reshape(5, 7)
-FRAGMENT = "location.hash.slice(1)"
 NAMES = (
     "[...document.querySelectorAll('#table .row b')].map(e => e.textContent.replace(/^[▸▾]/, ''))"
 )
 CHOSEN = "document.querySelector('#table [aria-selected=true] b').textContent"
 ABOUT = "document.getElementById('about').textContent"
 BOXES = "document.querySelectorAll('#steps-graph .step').length"
-
-
-class Layer(torch.nn.Module):
-    def __init__(self, gates: bool) -> None:
-        super().__init__()
-        self.up, self.down = torch.nn.Linear(7, 13), torch.nn.Linear(13, 7)
-        self.gates = gates
-
-    def forward(self, x):
-        y = self.up(F.layer_norm(x, (7,)))
-        return x + self.down(y.sigmoid() if self.gates else y.relu())
-
-
-class Model(torch.nn.Module):
-    """Twelve layers, of which one differs, and an operator that PyTorch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(Layer(at == 5) for at in range(12))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x.sort()[0]
-
-
-@pytest.fixture(scope="module")
-def twelve() -> tuple[Any, ModelExploration]:
-    with torch.no_grad():
-        explanation = bb.explain(Model().eval(), X, options=KERNELS)
-    return explanation, bb.explore(explanation)
-
-
-# ------------------------------------------------------------------------ data
-
-
-def test_rows_are_those_of_the_report(twelve) -> None:
-    explanation, made = twelve
-    (section,) = explanation.report.sections
-    data = made.data
-    assert [x["title"] for x in data["sections"][0]["layers"]] == [x.title for x in section.layers]
-    assert [row["name"] for row in data["rows"]] == [
-        row.name for layers in section.layers for row in layers.rows
-    ]
-    steps = [number for row in data["rows"] for number in row["steps"]]
-    assert sorted(steps) == [*range(1, len(explanation.plan.steps) + 1)]
-    assert any("F.layer_norm(x, (7,))" in text for text in data["lines"].values())
-
-
-def test_every_stored_array_is_there_with_its_reason(twelve) -> None:
-    explanation, made = twelve
-    arrays = made.data["arrays"]
-    kept = [array for graph in explanation.plan.graphs for array in graph.plans[0].stored]
-    assert sum(array["count"] for array in arrays) == len(kept)
-    assert {array["reason"] for array in arrays} == {array.reason for array in kept}
-    rows = made.data["rows"]
-    crossing = [array for array in arrays if array["crosses"]]
-    assert crossing  # a layer stores something for the next one
-    assert all(rows[x["from"]]["layers"] == rows[x["to"]]["layers"] for x in crossing)
-
-
-def test_equal_kernels_have_one_page_with_the_source_that_runs(twelve) -> None:
-    explanation, made = twelve
-    programs = made.data["programs"]
-    parts = {id(f.executable): f.executable for g in explanation.graphs for f in g.fused}
-    assert len(programs) == len(parts) < 12
-    sources = {executable.source.strip() for executable in parts.values()}
-    for program in programs:
-        ids = [moment["id"] for moment in program["moments"]]
-        assert program["runs"] in ids
-        assert ids[-1] == program["source"]
-        assert program["moments"][-1]["text"].strip() in sources
-
-
-def test_the_costliest_step_is_told_with_reasons(twelve) -> None:
-    explanation, made = twelve
-    first = made.data["answers"][0]
-    costly = explanation.report.costliest(1)[0]
-    assert first["name"] == costly.row.name
-    assert made.data["rows"][first["row"]]["digest"] == costly.row.digest
-    assert first["why"]
-
-
-def test_models_of_every_form() -> None:
-    model = torch.nn.Sequential(torch.nn.Softmax(-1)).eval()
-
-    def softmax(x):
-        return x.softmax(-1)
-
-    exported = torch.export.export(model, (X,))
-    with torch.no_grad():
-        forms = {
-            "Sequential": bb.explore(torch.compile(model), X),
-            "softmax": bb.explore(softmax, X, dynamic=True),
-            "ExportedProgram": bb.explore(exported, measure=True),
-        }
-    for title, made in forms.items():
-        assert made.data["title"] == title
-        assert [row["name"] for row in made.data["rows"]] == ["softmax"]
-        assert made.data["programs"][0]["sizes"] == {"B": 5, "M": 7}
-    assert forms["ExportedProgram"].data["rows"][0]["time"]["basis"] == "measured"
-    assert "softmax: 1 row" in repr(forms["softmax"])
-    with pytest.raises(WrongKind, match="inputs of the exported program"):
-        bb.explore(_without_examples(exported), measure=True)
-
-
-def _without_examples(program):
-    program.example_inputs = None
-    return program
-
-
-def test_narrow_numbers_and_sections() -> None:
-    def halves(x):
-        y = x.softmax(-1)
-        torch._dynamo.graph_break()
-        return F.layer_norm(y, (7,))
-
-    with torch.no_grad():
-        made = bb.explore(halves, X.bfloat16())
-    assert [x["title"] for x in made.data["sections"]] == ["graph 1", "graph 2"]
-    assert [row["section"] for row in made.data["rows"]] == [0, 1]
-    stages = [moment.get("stage") for moment in made.data["programs"][0]["moments"]]
-    assert stages[-1] == "cpu"
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, page = tmp_path / "small.py", tmp_path / "small.html"
-    file.write_text(
-        "import torch\n\n\ndef make():\n"
-        "    return torch.nn.Softmax(-1), (torch.ones(2, 3, requires_grad=True),)\n"
-    )
-    assert main(["explore", f"{file}:make", "--measure", "-o", str(page)]) == 0
-    assert f"written: {page}" in capsys.readouterr().out
-    assert "<title>Softmax · Blockbuster explorer</title>" in page.read_text(encoding="utf-8")
-    assert main(["explore", f"{file}:make", "--size", "M=3", "-o", str(page)]) == 1
-    assert "--size is for programs" in capsys.readouterr().err
-
-
-# ------------------------------------------------------------------------ in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with started_browser() as made:
-        made.offline()
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +60,7 @@ def test_the_two_questions_are_answered_up_front(plan: Browser) -> None:
     first, second = plan.value("[...document.querySelectorAll('.answer')].map(e => e.textContent)")
     assert first.startswith("Which step costs most?linear (layers 0–11), run by PyTorch: 90.0%")
     assert "12 × 90 µs measured, 1080 µs in all" in first
-    assert "Why is it not fused further?reads 3 KB that gelu stores" in first
+    assert "Why is it not fused further?reads 3 kB that gelu stores" in first
     assert second.startswith("Which kernel costs most?gelu (layers 0–4, 6–11), run by 1 generated")
     plan.click(".answer .link")
     assert plan.value(CHOSEN) == "linear"
@@ -251,10 +92,10 @@ def test_a_row_tells_times_bytes_lines_and_reasons(plan: Browser) -> None:
     plan.click("#table .row.library")
     told = plan.value(ABOUT)
     assert "11 × 90 µs measured, 990 µs in all82.5% of the whole" in told
-    assert "Reads 4 KB, writes 3 KB" in told
+    assert "Reads 4 kB, writes 3 kB" in told
     assert "Kernelsat least 60 µsPyTorchruns90 µs measured" in told
     assert "by less than the error of their time" in told
-    assert "stores 3 KB for gelu" in told
+    assert "stores 3 kB for gelu" in told
     assert "Fused at least 61 µs, now 97 µs" in told
     assert "models/small.py:7" in told
     assert "aten.linear.default" in told
@@ -290,7 +131,7 @@ def test_stored_arrays(plan: Browser) -> None:
     plan.click("#show-arrays")
     assert plan.value(NAMES)[0] == "linear → gelu"
     plan.press("ArrowDown")
-    assert "3 KB that linear stores for gelu" in plan.value(ABOUT)
+    assert "3 kB that linear stores for gelu" in plan.value(ABOUT)
     assert plan.value("document.querySelectorAll('.way.picked').length") == 1
     plan.press("c")
     assert (plan.value(NAMES)[0], plan.value(CHOSEN)) == ("layers 0–4, 6–11", "linear")
@@ -324,21 +165,30 @@ def test_help(plan: Browser) -> None:
 
 
 OPEN = "document.getElementById('kernel').hidden === false"
+PRESSED = (
+    "1 + [...document.querySelectorAll('#kernel-moments button')]"
+    ".findIndex(e => e.ariaPressed === 'true')"
+)
 
 
 def test_a_kernel_s_page_opens_in_the_model_s(model: Browser, twelve) -> None:
     row = next(x for x in twelve[1].data["rows"] if x.get("program") is not None)
-    number, runs, source = row["steps"][0], row["moments"]["runs"], row["moments"]["source"]
+    number, source = row["steps"][0], row["doors"][-1][1]
+    assert [title for title, _ in row["doors"]] == [
+        *("Block program", "Fusion steps", "What runs", "Source")
+    ]
     model.value(f"location.hash = '#step-{number}'")
     model.wait("document.querySelector('.doors') !== null")
-    for door, moment in enumerate((runs, "step-0", source), start=1):
+    for door, (_, moment) in enumerate(row["doors"], start=1):
         model.click(f".doors button:nth-child({door})")
         model.wait(f"{OPEN} && {FRAGMENT} === 'step-{number}/{moment}'")
         model.wait("document.activeElement.tagName === 'IFRAME'")
+        model.wait(f"{PRESSED} === {door}")
+        model.wait("document.querySelectorAll('#chart .point').length > 1", in_frame=True)
         if door == 1:  # its keys work at once
-            model.press("ArrowLeft")
-            model.wait(f"!{FRAGMENT}.endsWith('/{moment}')")
-            model.click("#kernel-moments button:nth-child(3)")
+            model.press("ArrowRight")
+            model.wait(f"!{FRAGMENT}.endsWith('/{moment}') && {PRESSED} === 2")
+            model.click("#kernel-moments button:last-child")
             model.wait(f"{FRAGMENT}.endsWith('/{source}')")
             model.press("Escape")
         else:
@@ -353,9 +203,9 @@ def test_a_kernel_s_page_opens_in_the_model_s(model: Browser, twelve) -> None:
 def test_an_address_opens_a_kernel(browser: Browser, files: dict[str, Path], twelve) -> None:
     row = next(x for x in twelve[1].data["rows"] if x.get("program") is not None)
     browser.look(390, 844)
-    browser.open(f"{files['twelve'].as_uri()}#step-{row['steps'][-1]}/{row['moments']['source']}")
+    browser.open(f"{files['twelve'].as_uri()}#step-{row['steps'][-1]}/{row['doors'][-1][1]}")
     browser.wait(OPEN)
-    moment = f"step-{row['steps'][0]}/{row['moments']['source']}"
+    moment = f"step-{row['steps'][0]}/{row['doors'][-1][1]}"
     browser.wait(f"{FRAGMENT} === '{moment}'")
     assert browser.complaints == []
 
@@ -438,9 +288,3 @@ def test_a_notebook_s_frame(twelve, browser: Browser, tmp_path: Path) -> None:
     browser.look()
     browser.open(file.as_uri())
     assert browser.complaints == []
-
-
-def test_data_is_plain(twelve) -> None:
-    explanation, made = twelve
-    assert json.loads(json.dumps(made.data)) == made.data
-    assert model_data(explanation, "Model")["rows"] == made.data["rows"]

@@ -5,6 +5,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.explorer.operator_words import operator_name
 from blockbuster_fusion.explorer.safety_words import COSTS, NOTES, SafetyWords
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.snapshot_words import snapshot_words
 from blockbuster_fusion.explorer.step_words import step_words
 from blockbuster_fusion.ir.listing import labels
@@ -34,7 +35,7 @@ def test_operators_have_names(statement: str, name: str) -> None:
 def test_every_step_names_its_operators(name: str) -> None:
     program = bb.examples.find(name)
     fusion = bb.fuse(program)
-    sizes = default_lengths(program, "cpu", {})
+    sizes = Sizes(default_lengths(program, "cpu", {}))
     for step in fusion.trace:
         short, said = step_words(step, sizes)
         assert "`" in short or step.rule == "peel_first_iteration"
@@ -47,7 +48,7 @@ def test_every_step_names_its_operators(name: str) -> None:
 
 def test_a_join_names_the_list_that_goes() -> None:
     for step in bb.fuse(bb.examples.find("attention")).trace:
-        _, (_, *lists) = step_words(step, SIZES)
+        _, (_, *lists) = step_words(step, Sizes(SIZES))
         fewer = len(bb.buffered(step.before)) - len(step.buffered)
         gone = [text for text in lists if "local memory" in text]
         if "fuse" in step.rule:
@@ -59,16 +60,16 @@ def test_a_join_names_the_list_that_goes() -> None:
 def test_an_extension_says_what_it_repeats() -> None:
     extension = bb.fuse(bb.examples.find("attention"), rules="paper").trace[15]
     assert extension.rule == "extend_map"
-    _, said = step_words(extension, SIZES)
+    _, said = step_words(extension, Sizes(SIZES))
     assert said[-1].startswith("L has one block at these sizes, so nothing is repeated.")
-    _, said = step_words(extension, SIZES | {"L": 129})
+    _, said = step_words(extension, Sizes(SIZES | {"L": 129}))
     assert said[-1].startswith("L has 3 blocks at these sizes: what was moved is computed for each")
 
 
 def test_snapshots_say_what_is_left() -> None:
     fusion = bb.fuse(bb.examples.find("attention"))
     first, last = (
-        " ".join(snapshot_words(fusion.initial, graph, fusion.trace[:index], SIZES))
+        " ".join(snapshot_words(fusion.initial, graph, fusion.trace[:index], Sizes(SIZES)))
         for graph, index in zip(fusion.fused, fusion.trace.snapshots, strict=True)
     )
     assert "Of 7 outermost loops 1 is left, with 4 inside." in first
@@ -127,3 +128,16 @@ def test_the_default_has_a_reason() -> None:
     assert "512 elements for each axis of open size" in softmax["chosen_why"]
     fixed = bb.explore(lambda X: bb.ops.softmax(X), X="M:64 N:64", times=False).data
     assert fixed["chosen_why"] == "The least estimated time."
+
+
+def test_figures_are_for_the_tiles_that_run() -> None:
+    graph = bb.lower(bb.examples.find("matmul-relu"))
+    lengths = dict.fromkeys((dim.name for dim in graph.dims), 256)
+    usual, wide = Sizes(lengths), Sizes(lengths, {"M.0": 128, "N.0": 256})
+    rows, columns = (next(d for d in graph.dims if d.label == x) for x in ("M.0", "N.0"))
+    assert usual.words(graph) == "blocks of 64"
+    assert wide.words(graph) == "blocks of 128 along M, as it runs"
+    assert Sizes(lengths, {"N.0": 256}).words(graph) == "one block of each axis, as it runs"
+    assert [usual.blocks(graph, dim) for dim in (rows, columns)] == [4, 4]
+    assert [wide.blocks(graph, dim) for dim in (rows, columns)] == [2, 1]
+    assert wide.traffic(graph).loaded < usual.traffic(graph).loaded

@@ -20,7 +20,10 @@ QUIET = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 """Options by which it has no window, and asks nothing of a network."""
-OPTIONS = (*QUIET, "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe")
+OPTIONS = (
+    *(*QUIET, "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"),
+    "--disable-features=IsolateSandboxedIframes",  # so that a frame can be asked, too
+)
 PATIENCE = 60.0
 """The most seconds that an answer of the browser takes on a busy machine."""
 KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
@@ -92,10 +95,19 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait(self, expression: str) -> None:
+    def value_in_frame(self, expression: str) -> Any:
+        """The value of an expression in the page's first frame."""
+        tree = self.call("Page.getFrameTree")["frameTree"]
+        frame = tree["childFrames"][0]["frame"]["id"]
+        world = self.call("Page.createIsolatedWorld", frameId=frame)["executionContextId"]
+        own = {"expression": expression, "contextId": world, "returnByValue": True}
+        return self.call("Runtime.evaluate", **own)["result"].get("value")
+
+    def wait(self, expression: str, *, in_frame: bool = False) -> None:
         """Waits until an expression is true."""
+        value = self.value_in_frame if in_frame else self.value
         end = time.monotonic() + PATIENCE
-        while not self.value(expression):
+        while not value(expression):
             assert time.monotonic() < end, f"it does not become true: {expression}"
             time.sleep(0.02)
 
@@ -142,8 +154,9 @@ class Browser:
         )
 
     def screenshot(self, file: Path) -> None:
-        """Writes what the window shows as PNG."""
-        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+        """Writes what the window shows, in the form that the file's name ends in: .png or .webp."""
+        form = {"format": "webp", "quality": 80} if file.suffix == ".webp" else {"format": "png"}
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **form)["data"]))
 
     @property
     def complaints(self) -> list[str]:

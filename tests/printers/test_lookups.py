@@ -195,8 +195,8 @@ def test_listing(golden: Callable[[str], None]) -> None:
 def test_c_reads_rows_in_one_piece_wherever_the_vectors_run() -> None:
     """Along a row, one after the other; along the places, a band of rows at once."""
     text = bb.compile(traced("embedding_and_norm", D=64)).source
-    assert "if (on_axis(t1[i1], VV, &astray))" in text
-    assert "load_float_float(t2 + i1 * d_row, 0, W + t1[i1] * W_V, 0, W_D, 1, 64);" in text
+    assert "if (on_axis(t3[i1], VV, &astray))" in text
+    assert "load_float_float(t4 + i1 * d_row, 0, W + t3[i1] * W_V, 0, W_D, 1, 64);" in text
     text = bb.compile(traced("embedding_and_projection", D=64)).source
     assert (
         "take_float_float_int64_t(t2, s_row, W, VV, t1, W_V, W_D, 0, 64, s_len, &astray);" in text

@@ -395,7 +395,7 @@ def test_shared_memory_suffices_by_default(capability: int) -> None:
 
 
 def test_shared_memory_is_known_before_compiling() -> None:
-    """Attention with rotated heads took 335 KB, not 76: it was compiled again and again.
+    """Attention with rotated heads took 335 kB, not 76: it was compiled again and again.
 
     Scratch of folds is counted, though Triton often finds room for it: up to a twentieth.
     """

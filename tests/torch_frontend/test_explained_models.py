@@ -135,6 +135,7 @@ def test_files_of_three_kinds(twelve: Explanation, tmp_path: Path) -> None:
         twelve.save(tmp_path / f"twelve.{suffix}")
     assert (tmp_path / "twelve.txt").read_text(encoding="utf-8") == f"{twelve}\n"
     assert (tmp_path / "twelve.html").read_text(encoding="utf-8") == twelve.html()
+    assert f"<title>{twelve.name} for cpu (" in twelve.html()
     saved = json.loads((tmp_path / "twelve.json").read_text(encoding="utf-8"))
     assert saved["sections"][0]["layers"][0]["title"] == "layers 0–4, 6–11"
     assert str(Path.cwd()) not in json.dumps(saved)

@@ -118,7 +118,7 @@ def test_one_rank_explains_while_the_other_waits() -> None:
             assert x["seconds"] == LOOPBACK.seconds("all_reduce", size, 2)
             assert x["waits"]
         assert "collectives, for which the model is not timed as a whole:" in told["text"]
-        assert "all_reduce (all_reduce): 18.9 KB, 2 ranks; 337.9 µs predicted" in told["text"]
+        assert "all_reduce (all_reduce): 18.9 kB, 2 ranks; 337.9 µs predicted" in told["text"]
 
 
 def test_operators_around_collectives_are_fused() -> None:

@@ -63,9 +63,9 @@ def _model(found: Model, options: argparse.Namespace) -> Exploration:
         message = "explore: --size is for programs; the inputs of a model have their sizes"
         raise BlockbusterError(message=message)
     explanation = explained(found, measure=options.measure)
-    from blockbuster_fusion.explorer.model import explored, title_of  # it needs PyTorch
+    from blockbuster_fusion.explorer.model import explored  # it needs PyTorch
 
-    return explored(explanation, title_of(found[0]))
+    return explored(explanation)
 
 
 COMMAND = Command(

@@ -5,16 +5,16 @@ from collections.abc import Collection, Mapping, Sequence
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request
-from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, KernelMoments
 from blockbuster_fusion.explorer.measured import measured
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.snapshot_words import cost_words, snapshot_words
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.tiling import DEFAULT_TILE, given_extents
+from blockbuster_fusion.ir.tiling import given_extents
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.safety.fuse import SafeFusion
@@ -47,11 +47,11 @@ def program_data(
     request = Request(program, rules=rules, unit=unit, name=name)
     graph, title = request.block_program()
     fusion = chosen_snapshots(graph, rules, unit, None, request.target).fusion
-    frames: list[Data] = []
+    frames, own = list[Data](), Sizes(sizes)
     choices = Choices(request)
-    moments = fusion_moments(fusion, sizes, frames)
+    moments = fusion_moments(fusion, own, frames)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
-    kernels = KernelMoments(sizes, frames)
+    kernels = KernelMoments(own, frames)
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
         moments += kernels.of(number, choices.all(number), first)
@@ -64,11 +64,10 @@ def program_data(
         "version": __version__,
         "rules": rules,
         "sizes": dict(sizes),
-        "tile": DEFAULT_TILE,
+        "blocks": own.words(graph),
         "frames": frames,
-        "names": kernels.names,
         "moments": moments,
-        "snapshots": snapshot_rows(fusion, sizes),
+        "snapshots": snapshot_rows(fusion, own),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
         "chosen_why": default_words(fusion),
     }
@@ -88,7 +87,7 @@ def default_words(fusion: SafeFusion) -> str:
     return f"The least estimated time{where}.{left_out}{other}"
 
 
-def snapshot_rows(fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
+def snapshot_rows(fusion: SafeFusion, sizes: Sizes) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
     first = _cost(fusion.initial, sizes)
     rows: list[Data] = [{"name": "unfused", "moment": "step-0", "cost": first, "reasons": []}]
@@ -109,8 +108,8 @@ def snapshot_rows(fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
     return [{**row, "times": {}} for row in rows]
 
 
-def _cost(graph: Graph, sizes: Mapping[str, int]) -> Data:
-    return cost(graph, meter(graph, sizes))
+def _cost(graph: Graph, sizes: Sizes) -> Data:
+    return cost(graph, sizes.traffic(graph))
 
 
 def with_predicted_times(data: Data, choices: Choices) -> Data:

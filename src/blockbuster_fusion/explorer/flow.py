@@ -4,8 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from blockbuster_fusion.explorer.steps import Data
+from blockbuster_fusion.plans.folds import titled
 from blockbuster_fusion.plans.plan import SizePlan, StoredArray
 from blockbuster_fusion.report.report import Section
+
+_Layer = tuple[int, int]
+"""A layer: the place of its fold in the section, and its own in the fold."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,15 @@ class _Kind:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """An array, with the fold and layer of the steps that store it and that read it."""
+
+    array: StoredArray
+    made_in: _Layer | None
+    read_in: _Layer | None
+
+
 def arrays(plan: SizePlan, section: Section, first: int) -> list[Data]:
     """The stored arrays of a section, those of equal layers together.
 
@@ -30,14 +43,14 @@ def arrays(plan: SizePlan, section: Section, first: int) -> list[Data]:
     """
     rows, runs = _places(section, first)
     places = {next(iter(x.operators), x.name): at for at, x in enumerate(plan.steps)}
-    found: dict[_Kind, list[StoredArray]] = {}
+    found: dict[_Kind, list[_Stored]] = {}
     for maker, reader, array in _ends(plan, places):
         ends = (_row(maker, rows), _row(reader, rows))
         if ends == (None, None):
             continue
         kind = _Kind(*ends, _crosses(maker, reader, runs), array.bytes, array.decided, array.reason)
-        found.setdefault(kind, []).append(array)
-    return [_array(kind, several) for kind, several in found.items()]
+        found.setdefault(kind, []).append(_Stored(array, runs.get(maker), runs.get(reader)))
+    return [_array(kind, several, section) for kind, several in found.items()]
 
 
 def _ends(
@@ -59,16 +72,16 @@ def _row(step: int | None, rows: Mapping[int, int]) -> int | None:
     return None if step is None else rows.get(step)
 
 
-def _crosses(maker: int | None, reader: int | None, runs: Mapping[int, tuple[int, int]]) -> bool:
+def _crosses(maker: int | None, reader: int | None, runs: Mapping[int | None, _Layer]) -> bool:
     """True if two steps are in different layers of one fold."""
     if maker is None or reader is None:
         return False
     return runs[maker][0] == runs[reader][0] and runs[maker][1] != runs[reader][1]
 
 
-def _places(section: Section, first: int) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+def _places(section: Section, first: int) -> tuple[dict[int, int], dict[int | None, _Layer]]:
     """The row of each step, and its fold and layer, by the place of the step in the plan."""
-    rows, runs, number = dict[int, int](), dict[int, tuple[int, int]](), first
+    rows, runs, number = dict[int, int](), dict[int | None, _Layer](), first
     for fold, layers in enumerate(section.layers):
         for row in layers.rows:
             for layer, step in enumerate(row.steps):
@@ -77,8 +90,15 @@ def _places(section: Section, first: int) -> tuple[dict[int, int], dict[int, tup
     return rows, runs
 
 
-def _array(kind: _Kind, alike: list[StoredArray]) -> Data:
-    first = alike[0]
+def _only(layers: list[_Layer | None], section: Section) -> str:
+    """Some layers of a fold in words; empty if they are all of it, or lie in none."""
+    known = sorted({layer for layer in layers if layer is not None})
+    regions = section.layers[known[0][0]].regions if known else ()
+    return titled([regions[at] for _, at in known]) if len(known) < len(regions) else ""
+
+
+def _array(kind: _Kind, alike: list[_Stored], section: Section) -> Data:
+    first = alike[0].array
     return {
         "name": first.array,
         "from": kind.made_by,
@@ -86,6 +106,8 @@ def _array(kind: _Kind, alike: list[StoredArray]) -> Data:
         "crosses": kind.crosses,
         "bytes": kind.bytes,
         "count": len(alike),
+        "made_in": _only([x.made_in for x in alike], section),
+        "read_in": _only([x.read_in for x in alike], section),
         "decided": kind.decided,
         "reason": kind.reason,
         "fused": None if first.seconds is None else first.seconds.total(),

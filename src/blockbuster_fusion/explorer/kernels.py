@@ -6,8 +6,8 @@ from dataclasses import replace
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.explorer.names import block_names, still_there
 from blockbuster_fusion.explorer.safety_words import COSTS, NOTES, SafetyWords
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, difference, frame, made_cells
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
@@ -58,13 +58,11 @@ class Choices:
 class KernelMoments:
     """The moments from snapshots to kernels; pictures are added to `frames`.
 
-    `names` has the block program's names of the names in each nest. Passes that change nothing have
-    no moment.
+    Passes that change nothing have no moment.
     """
 
-    def __init__(self, sizes: Mapping[str, int], frames: list[Data]) -> None:
+    def __init__(self, sizes: Sizes, frames: list[Data]) -> None:
         self.sizes, self.frames = sizes, frames
-        self.names: dict[str, dict[str, str]] = {}
         self.docs = pass_docs()
 
     def of(self, snapshot: int, choices: Sequence[Choice], first: int) -> Iterator[Data]:
@@ -103,41 +101,29 @@ class KernelMoments:
         """A moment for each pass over loop nests that changes one, and for the source."""
         made: list[tuple[str, object]] = []
         nest, tiles = choice.scheduled(lambda name, after: made.append((name, after)))
-        source, graph, before = _source(choice, nest, tiles), choice.graph, ""
+        source, before = _source(choice, nest, tiles), ""
         own = f"{group}-{choice.target}"
-        known: dict[str, str] = {}
         where = {"group": group, "stage": choice.target}
         for name, after in made:
             if isinstance(after, Graph):
-                graph = after
                 moment = self._program(f"{own}-{name}", name, after, current)
                 if moment is not None:
                     current = moment["frame"]
                     yield moment | where
             elif isinstance(after, Nest) and (text := show_nest(after)) != before:
-                known = still_there(known, text) if before else block_names(graph, choice)
                 before = text
-                moment = self._moment(f"{own}-{name}", name, current)
-                yield moment | where | {"text": text, "names": self._kept(own, known)}
+                yield self._moment(f"{own}-{name}", name, current) | where | {"text": text}
         language = LANGUAGES[choice.target]
         yield where | {
             "id": f"{own}-source",
             "title": f"The kernel in {language}",
-            "about": "The text that is compiled. Its names are those of the loop nest.",
+            "about": "The text that is compiled. Its names are those of the loop nest and the "
+            "listing; larger numbers are for values that only the kernel has.",
             "frame": current,
             "text": source,
-            "names": self._kept(own, known),
             "language": language,
             "line": _first_line(source, kernel_name(choice.name)),
         }
-
-    def _kept(self, own: str, known: dict[str, str]) -> str:
-        """The key of some names among those of a target: equal ones are kept once."""
-        count = sum(key.startswith(own) for key in self.names)
-        found = (key for key, names in self.names.items() if names == known)
-        key = next(found, f"{own}-{count + 1}")
-        self.names[key] = known
-        return key
 
     def _program(self, key: str, name: str, graph: Graph, current: int) -> Data | None:
         """The moment after a pass over block programs, with a picture; None if it is as before."""

@@ -1,6 +1,6 @@
 """The page of a whole model: its plan as data, with the page of each kind of kernel in it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,12 +14,13 @@ from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.plans.amounts import counted
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.torch.capture.called import module_path
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.capture.source_lines import line_texts
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation, explain
 from blockbuster_fusion.torch.groups import Fused, distinct_names
-from blockbuster_fusion.torch.model import CompiledModel
+from blockbuster_fusion.torch.rivals.composites import captured_names
 
 
 @dataclass(frozen=True)
@@ -37,29 +38,22 @@ class ModelExploration(Exploration):
 
 def explore(model: Any, *inputs: Any, **options: Any) -> ModelExploration:
     """The page of a model, a function or an exported program; options are those of `explain`."""
-    return explored(explain(model, *inputs, **options), title_of(model))
-
-
-def title_of(model: Any) -> str:
-    """The name of a model: of its class, or of the function."""
-    model = model.model if isinstance(model, CompiledModel) else getattr(model, "_orig_mod", model)
-    own = getattr(model, "__name__", None)
-    return own if isinstance(own, str) else type(model).__name__
+    return explored(explain(model, *inputs, **options))
 
 
 @doing("drawing the model's kernels")
-def explored(explanation: Explanation, title: str = "Model") -> ModelExploration:
+def explored(explanation: Explanation) -> ModelExploration:
     """The page of a model that was explained."""
-    return ModelExploration(model_data(explanation, title))
+    return ModelExploration(model_data(explanation))
 
 
-def model_data(explanation: Explanation, title: str) -> Data:
+def model_data(explanation: Explanation) -> Data:
     """The data of the page of a model: its rows, the arrays between them, and its kernels."""
     plan, report = explanation.plan, explanation.report
     parts = _parts(explanation.graphs)
     programs: dict[str, Data] = {}
     nodes = [n for g in explanation.graphs for n in g.analysis.module.graph.nodes]
-    data = plan_data(plan, report, title)
+    data = plan_data(plan, report, explanation.name)
     for row in data["rows"]:
         name = next((x for x in row["kernels"] if x in parts), None)
         if name is None:
@@ -69,14 +63,32 @@ def model_data(explanation: Explanation, title: str) -> Data:
         if key not in programs:
             programs[key] = _program(fused, row["name"], lengths) | {"place": len(programs)}
         made = programs[key]
-        if "runs" not in made:
-            continue
-        row["program"] = made["place"]
-        row["moments"] = {"runs": made["runs"], "source": made["source"]}
+        if "doors" in made:
+            row |= {"program": made["place"], "runs": made["runs"], "doors": made["doors"]}
+    for row, modules in zip(data["rows"], _modules(explanation), strict=True):
+        row["modules"] = modules
     texts = line_texts(nodes)
     known = {line for row in data["rows"] for line in row["lines"]}
     data["lines"] = {line: text for line, text in texts.items() if text and line in known}
     return data | {"programs": [*programs.values()]}
+
+
+def _modules(explanation: Explanation) -> Iterator[list[str]]:
+    """The modules of each row's operators, without the path of its layer: `attention.out`."""
+    graphs = zip(explanation.graphs, explanation.plan.graphs, strict=True)
+    paths = [_paths(graph) for graph, own in graphs for _ in own.plans]
+    for section, known in zip(explanation.report.sections, paths, strict=True):
+        for layers in section.layers:
+            around = layers.regions[0]
+            for row in layers.rows:
+                found = (known.get(name, "").removeprefix(f"{around}.") for name in row.operators)
+                yield [*dict.fromkeys(path for path in found if path not in ("", around))]
+
+
+def _paths(graph: CompiledGraph) -> dict[str, str]:
+    """The path of the module of each operator, by its name in the captured graph."""
+    nodes = graph.analysis.module.graph.nodes
+    return {name: ".".join(module_path(node)) for node in nodes for name in captured_names(node)}
 
 
 def _program(fused: Fused, name: str, lengths: Mapping[str, int]) -> Data:

@@ -47,13 +47,14 @@ def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
     return "; ".join(" ".join([name, *values]) for name, values in rules.items())
 
 
-def filled(template: str, parts: dict[str, str], *, hole: str) -> list[str]:
-    """A template with its parts filled in, and cut where the part `hole` belongs.
+def filled(body: str, parts: dict[str, str], *, hole: str) -> list[str]:
+    """A page with its parts filled in, and cut where the part `hole` belongs.
 
-    The policy and the title are escaped; the other parts are elements' own text.
+    Its head is that of all pages, and `body` is the file of its body. The policy and the title are
+    escaped; the other parts are elements' own text.
     """
     made = [""]
-    for piece in _static(template).split("{{"):
+    for piece in (_static("head.html") + _static(body)).split("{{"):
         name, end, rest = piece.partition("}}")
         if not end:
             made[-1] += piece

@@ -1,16 +1,17 @@
 """The data of the page of a model's part: its fusion, and the kernels that run in the model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, capability_of, choose
 from blockbuster_fusion.explorer.collect import FORMAT, snapshot_rows
 from blockbuster_fusion.explorer.kernels import LANGUAGES, KernelMoments
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, fusion_moments
 from blockbuster_fusion.fusion.fuse import run
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.safety.fuse import SafeFusion
 from blockbuster_fusion.schedule.snapshots import chosen_snapshots
 from blockbuster_fusion.torch.groups import Fused
@@ -22,17 +23,17 @@ RUNS = "This snapshot runs in the model"
 def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
     """The data of the page of a part, with the kernels of the snapshot that runs.
 
-    `lengths` has the lengths of symbols. The data names the moments of that snapshot and of its
-    source, as `runs` and `source`.
+    `lengths` has the lengths of symbols. As `doors`, the data has the moments by which a reader
+    enters: the program as it was written, its first step, the snapshot that runs, and its source.
     """
     part, executable = fused.part, fused.executable
     target = executable.target
     request = Request(part.expressed.program, target=target, dtype=part.storage)
     request = replace(request, capability=capability_of(target))
     graph, _ = request.block_program()
-    sizes = _sizes(graph, lengths)
     options = (request.rules, request.unit, request.stored, target)
     choice = choose(replace(request, config=executable.config))[0]
+    sizes = Sizes(_lengths(graph, lengths), _tiles(choice) if target in LANGUAGES else {})
     first = chosen_snapshots(graph, *options).fusion
     source = choice.graph if choice.fused is None else choice.fused
     fusion, number = _holding(source, first)
@@ -40,8 +41,9 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
     moments = fusion_moments(fusion, sizes, frames)
     runs = next(moment for moment in moments if moment.get("snapshot") == number + 1)
     rows = snapshot_rows(fusion, sizes)
-    known_as = "" if choice.snapshot == number else f", as snapshot {choice.snapshot + 1}"
-    rows[number + 1]["words"] = f"{RUNS}{known_as}."
+    other = choice.snapshot + 1
+    known_as = "" if other == number + 1 else f"; the plan calls it snapshot {other}"
+    rows[number + 1]["said"].insert(0, f"{RUNS}{known_as}.")
     kernels = KernelMoments(sizes, frames)
     own = [replace(choice, fused=request.as_stored(source))] if target in LANGUAGES else []
     moments += kernels.of(number, own, runs["frame"]) if own else []
@@ -52,25 +54,41 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
         "program": str(part.expressed.program),
         "version": __version__,
         "rules": fusion.trace.rules.name,
-        "sizes": sizes,
-        "tile": DEFAULT_TILE,
+        "sizes": sizes.lengths,
+        "blocks": sizes.words(choice.graph),
         "frames": frames,
-        "names": kernels.names,
         "moments": moments,
         "snapshots": rows,
         "chosen": {},
         "runs": runs["id"],
-        "source": moments[-1]["id"],
+        "doors": _doors([moment["id"] for moment in moments], runs["id"]),
     }
 
 
-def _sizes(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
+def _doors(moments: Sequence[str], runs: str) -> list[list[str]]:
+    """The title and the moment of each way into the page, in the order of the page."""
+    steps = [moment for moment in moments if moment.startswith("step-")]
+    found = {"Block program": steps[0]}
+    if len(steps) > 1:
+        found |= {"Fusion steps": steps[1], "What runs": runs}
+    if moments[-1] != steps[-1]:
+        found["Source"] = moments[-1]
+    return [[title, moment] for title, moment in found.items()]
+
+
+def _lengths(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
     """The length of every axis of a program, by the axis's name."""
     found = {}
     for axis in sorted({dim.axis for dim in graph.dims}, key=lambda axis: axis.name):
         extent = axis.extent
         found[axis.name] = lengths[extent.name] if isinstance(extent, Symbol) else int(extent)
     return found
+
+
+def _tiles(choice: Choice) -> dict[str, int]:
+    """The tiles of the kernels of a choice, by the labels of their dims."""
+    _, tiles = choice.scheduled()
+    return {dim.label: tile for dim, tile in tiles.items()}
 
 
 def _fusions(fusion: SafeFusion) -> Iterator[SafeFusion]:

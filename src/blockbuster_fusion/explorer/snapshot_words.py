@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blockbuster_fusion.explorer.picture import bytes_text
-from blockbuster_fusion.explorer.step_words import REPEATING, blocks, joined
+from blockbuster_fusion.explorer.sizes import Sizes
+from blockbuster_fusion.explorer.step_words import REPEATING, joined
 from blockbuster_fusion.fusion.trace import Step
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
@@ -13,7 +14,7 @@ from blockbuster_fusion.ir.ops import Input
 
 
 def snapshot_words(
-    initial: Graph, graph: Graph, steps: Sequence[Step], sizes: Mapping[str, int]
+    initial: Graph, graph: Graph, steps: Sequence[Step], sizes: Sizes
 ) -> Iterator[str]:
     """Sentences about a snapshot; `steps` are those that led to it."""
     before, after = (len(list(each.maps())) for each in (initial, graph))
@@ -22,7 +23,7 @@ def snapshot_words(
     is_left = "is left" if after == 1 else "are left"
     yield f"Of {before} outermost loops {after} {is_left}, with {loops - after} inside."
     yield _memory(graph)
-    once = [name for name, dim in sorted(dims.items()) if blocks(initial, dim, sizes) == 1]
+    once = [name for name, dim in sorted(dims.items()) if sizes.blocks(initial, dim) == 1]
     if once:
         have, runs = ("has", "its loop runs") if len(once) == 1 else ("have", "their loops run")
         yield f"{joined(once)} {have} one block at these sizes: {runs} once."
@@ -31,7 +32,7 @@ def snapshot_words(
         f"{name} ({count} {'block' if count == 1 else 'blocks'})"
         for name, dim in sorted(moved.items())
         if name in dims
-        for count in [blocks(initial, dim, sizes)]
+        for count in [sizes.blocks(initial, dim)]
     ]
     if into:
         loops_over = "loop" if len(into) == 1 else "loops"

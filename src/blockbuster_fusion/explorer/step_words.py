@@ -1,15 +1,15 @@
 """A step of a fusion in words: the operators that it joins or moves, and the lists that go."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blockbuster_fusion.explorer.operator_words import Operators
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.fusion.trace import Step
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import Listed, listed
 from blockbuster_fusion.ir.ops import Map, Value
-from blockbuster_fusion.ir.tiling import DEFAULT_TILE, given_extents
 
 _PHRASES = {
     "fuse_consecutive_maps": (
@@ -103,7 +103,7 @@ class _Pair:
         return [name for name in found if name] or ["what both read"]
 
 
-def step_words(step: Step, sizes: Mapping[str, int]) -> tuple[str, list[str]]:
+def step_words(step: Step, sizes: Sizes) -> tuple[str, list[str]]:
     """A few words about a step for the list of steps, and sentences about it."""
     found = listed(step.before)
     pair = _Pair(step, step.before.at(step.firing.path), found, Operators(step.before, found))
@@ -113,7 +113,7 @@ def step_words(step: Step, sizes: Mapping[str, int]) -> tuple[str, list[str]]:
     lists = [text for value in pair.passed if (text := _list_words(pair, value))]
     sentences = [long.format(**given), *lists]
     if step.rule in REPEATING and step.dim is not None:
-        sentences.append(_repeated(step.dim, blocks(step.before, step.dim, sizes)))
+        sentences.append(_repeated(step.dim, sizes.blocks(step.before, step.dim)))
     return short.format(**given), sentences
 
 
@@ -151,15 +151,6 @@ def _repeated(dim: Dim, count: int) -> str:
             f"{dim}, all that was moved would be computed for each of them."
         )
     return f"{dim} has {count} blocks at these sizes: what was moved is computed for each of them."
-
-
-def blocks(program: Graph, dim: Dim, sizes: Mapping[str, int]) -> int:
-    """The number of blocks of a dim of a program, with blocks of the default size."""
-    if dim.unit:
-        return 1
-    axes = sorted({each.axis for each in program.dims}, key=str)
-    length = given_extents(axes, sizes).of(dim.axis)
-    return -(-length // DEFAULT_TILE) if dim.packed else length
 
 
 def quoted(names: Sequence[str]) -> str:

@@ -3,13 +3,13 @@
 import difflib
 import inspect
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from blockbuster_fusion.cost.counters import Traffic
-from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.explorer.picture import array_key, picture
 from blockbuster_fusion.explorer.rule_words import WORDS
+from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.step_words import step_words
 from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Step, Trace
@@ -27,7 +27,7 @@ LONGEST_DIFFERENCE = 1500
 _NUMBER = re.compile(r"\b([tI])\d+\b")
 
 
-def fusion_moments(fusion: Fusion, sizes: Mapping[str, int], frames: list[Data]) -> list[Data]:
+def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Data]:
     """A moment for the initial program and for each step; pictures are added to `frames`."""
     trace = fusion.trace
     frames.append(frame(trace.initial, sizes))
@@ -79,9 +79,9 @@ def _snapshot_here(trace: Trace, index: int) -> Data:
     return {"snapshot": found[-1]} if found else {}
 
 
-def frame(graph: Graph, sizes: Mapping[str, int]) -> Data:
+def frame(graph: Graph, sizes: Sizes) -> Data:
     """The picture of a program with its costs."""
-    traffic = meter(graph, sizes)
+    traffic = sizes.traffic(graph)
     return picture(graph, traffic) | {"cost": cost(graph, traffic)}
 
 

@@ -7,7 +7,7 @@ from itertools import count
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr, axes_in
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Elementwise, Map, Misc, Node, Reduce, Value
+from blockbuster_fusion.ir.ops import Elementwise, Map, Misc, Node, Reduce
 from blockbuster_fusion.ir.paper_names import WORDS
 from blockbuster_fusion.naming import Numbers, word
 
@@ -25,8 +25,6 @@ class Names:
         self.free = Numbers()
         self.bounds: dict[Dim, str] = {}
         self.variables: dict[Dim, list[str]] = {}
-        self.values: dict[str, Value] = {}
-        """A value that each name stands for, where a loop nest has names of its own."""
 
     def own(self, wanted: Sequence[str]) -> list[str]:
         """The names of the program's inputs and outputs; only a repeated one is changed."""

@@ -10,7 +10,6 @@ from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.fusion.cut import LARGEST, statements
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
     Elementwise,
     Input,
@@ -34,6 +33,7 @@ from blockbuster_fusion.nest.lower_body import (
     in_memory,
     open_slots,
 )
+from blockbuster_fusion.nest.names import NestNames
 from blockbuster_fusion.nest.nest import (
     Buffer,
     Call,
@@ -60,19 +60,12 @@ def lower_to_nest(graph: Graph, name: str = "kernel", *, grid: str = "all") -> N
     return _Program(graph, name, grid).nest()
 
 
-def values_by_name(graph: Graph, *, grid: str = "all") -> dict[str, Value]:
-    """A value of the program for each tile and buffer of its nest, by name."""
-    program = _Program(graph, "kernel", grid)
-    program.nest()
-    return program.names.values
-
-
 class _Program:
     """The lowering of one program: its steps, and the placements of the top graph's values."""
 
     def __init__(self, graph: Graph, name: str, grid: str) -> None:
         self.graph, self.name, self.grid = graph, word(name, "kernel"), grid
-        self.names = Names(graph)
+        self.names = NestNames(graph)
         self.light = _light(graph) if grid != "one" else frozenset()
         self.places: dict[Value, Placement] = {}
         self.steps: list[NestStep] = []
@@ -140,7 +133,7 @@ class _Program:
         kind = self.graph.type(value)
         if value in self.placed:
             return self.place(value, self.placed[value])
-        name = self.wanted.get(value) or self.names.numbered("I")
+        name = self.wanted.get(value) or self.names.of("I", value)
         buffer = Buffer(name, buffer_axes(kind), kind.dtype)
         return InMemory(buffer, open_slots(buffer, {}))
 
@@ -193,7 +186,6 @@ class _Program:
                     frame.send(value, homes[value])
         for i in group:
             frame.node(i, self.graph[i])
-        frame.keep_names()
         self.places.update(homes)
         self.steps.append(Kernel("", tuple(frame.grid_indices), tuple(frame.block)))
 

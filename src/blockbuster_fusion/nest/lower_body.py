@@ -9,7 +9,6 @@ from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, arguments, call, cast, size, substitute
 from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
     Dot,
@@ -30,6 +29,7 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.split_expr import split_expression
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.nest.lower_combiner import Accumulation, combine
+from blockbuster_fusion.nest.names import NestNames
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
@@ -141,7 +141,7 @@ class BodyBuilder:
     def __init__(
         self,
         graph: Graph,
-        names: Names,
+        names: NestNames,
         places: dict[Value, Placement],
         *,
         grid: str | None = None,
@@ -179,7 +179,7 @@ class BodyBuilder:
         """The memory in which a list of this graph is built: as requested, or scratch memory."""
         if value not in self.homes:
             kind = self.graph.type(value)
-            name = self.names.numbered("I")
+            name = self.names.of("I", value)
             buffer = Buffer(name, buffer_axes(kind), kind.dtype, Space.SCRATCH)
             self.homes[value] = InMemory(buffer, open_slots(buffer, self.current))
         return self.homes[value]
@@ -193,20 +193,21 @@ class BodyBuilder:
         if isinstance(place, Counted):
             assert place.span is not None
             spans = (place.span,) if place.span.dim.packed else ()
-            tile = self.new_tile(spans, kind.dtype)
+            tile = self.new_tile(spans, kind.dtype, value)
             self.block.append(Positions(tile, place.span))
         else:
-            tile = self.load(place, kind)
+            tile = self.load(place, kind, value)
         self.places[value] = tile
         return tile
 
-    def load(self, place: InMemory, kind: Type) -> Tile:
+    def load(self, place: InMemory, kind: Type, value: Value | None = None) -> Tile:
         access = place.access
         known = self.known(access)
         if known is not None:
             return known
         spans = {span.dim: span for span in access.spans}
-        tile = self.new_tile([spans[_walked(d, spans)] for d in kind.items], kind.dtype)
+        own = [spans[_walked(d, spans)] for d in kind.items]
+        tile = self.new_tile(own, kind.dtype, value)
         self.block.append(Load(tile, access))
         self.loaded[access] = tile
         return tile
@@ -218,23 +219,15 @@ class BodyBuilder:
             frame = frame.around
         return frame.loaded.get(source)
 
-    def new_tile(self, spans: Iterable[Span], dtype: DType) -> Tile:
-        return Tile(self.names.numbered("t"), tuple(spans), dtype)
+    def new_tile(self, spans: Iterable[Span], dtype: DType, value: Value | None = None) -> Tile:
+        """A tile for a value of the program, if it is one, by the name that the listing has."""
+        return Tile(self.names.of("t", value), tuple(spans), dtype)
 
     # ------------------------------------------------------------------------ nodes
 
     def lower(self) -> None:
         for i, node in self.graph.nodes.items():
             self.node(i, node)
-        self.keep_names()
-
-    def keep_names(self) -> None:
-        """Tells which values the names of tiles and buffers stand for."""
-        for value, place in self.places.items():
-            if isinstance(place, Tile):
-                self.names.values.setdefault(place.name, value)
-            elif isinstance(place, InMemory) and self.graph.type(value).is_list:
-                self.names.values.setdefault(place.buffer.name, value)
 
     def node(self, i: int, node: Node) -> None:
         value = Value(i)
@@ -242,15 +235,15 @@ class BodyBuilder:
             case Input():
                 pass
             case Elementwise() as op:
-                self.places[value] = self.compute(op.expr, node)
+                self.places[value] = self.compute(op.expr, node, value)
             case BlockReduce() as op:
-                self.places[value] = self.block_reduce(node, op)
+                self.places[value] = self.block_reduce(node, op, value)
             case Scan() as op:
-                self.places[value] = self.scan(node, op)
+                self.places[value] = self.scan(node, op, value)
             case Dot() as op:
-                self.places[value] = self.dot(node, op)
+                self.places[value] = self.dot(node, op, value)
             case Take() as op:
-                self.places[value] = self.take(node, op)
+                self.places[value] = self.take(node, op, value)
             case Map() as op:
                 self.map(i, node, op)
             case Reduce() as op:
@@ -275,7 +268,7 @@ class BodyBuilder:
             for target in self.stores.get(Value(i, port), ()):
                 self.put(Value(i, port), target)
 
-    def compute(self, expr: Expr, node: Node) -> Tile:
+    def compute(self, expr: Expr, node: Node, value: Value) -> Tile:
         """Computes an expression of the operands, and a large one in parts."""
         operands = [self.tile(v) for v in node.inputs]
         spans = _ordered(node.types[0], operands)
@@ -287,19 +280,19 @@ class BodyBuilder:
             tile = self.new_tile((s for s in spans if s in there), dtype)
             self.block.append(_compute(tile, part, operands))
             operands.append(tile)
-        tile = self.new_tile(spans, node.types[0].dtype)
+        tile = self.new_tile(spans, node.types[0].dtype, value)
         self.block.append(
             _compute(tile, rest, operands) if parts else Compute(tile, expr, tuple(operands))
         )
         return tile
 
-    def block_reduce(self, node: Node, op: BlockReduce) -> Tile:
+    def block_reduce(self, node: Node, op: BlockReduce, value: Value) -> Tile:
         (operand,), (kind,) = [self.tile(v) for v in node.inputs], node.types
-        tile = self.new_tile(_ordered(kind, [operand]), kind.dtype)
+        tile = self.new_tile(_ordered(kind, [operand]), kind.dtype, value)
         self.block.append(Fold(tile, operand, _span_over(op.dim, operand), op.combiner))
         return tile
 
-    def scan(self, node: Node, op: Scan) -> Tile:
+    def scan(self, node: Node, op: Scan, value: Value) -> Tile:
         """Scans a block, and combines it with what the blocks before it give together."""
         (operand,), (kind,) = [self.tile(v) for v in node.inputs], node.types
         combine, span = op.combiner.combine[0], _span_over(op.dim, operand)
@@ -307,24 +300,24 @@ class BodyBuilder:
             counted = self.new_tile(operand.spans, kind.dtype)
             self.block.append(Compute(counted, cast(arg(0), kind.dtype), (operand,)))
             operand = counted
-        tile = self.new_tile(operand.spans, kind.dtype)
+        tile = self.new_tile(operand.spans, kind.dtype, value if op.dim.unit else None)
         self.block.append(RunningFold(tile, operand, span, op.combiner))
         if op.dim.unit:
             return tile
         rest = [other for other in operand.spans if other != span]
-        carry, made = self.new_tile(rest, kind.dtype), self.new_tile(tile.spans, kind.dtype)
+        carry, made = self.new_tile(rest, kind.dtype), self.new_tile(tile.spans, kind.dtype, value)
         self.block.append(Compute(made, combine, (carry, tile)))
         self.carried.append((op.combiner, Last(carry, made, span)))
         return made
 
-    def dot(self, node: Node, op: Dot) -> Tile:
+    def dot(self, node: Node, op: Dot, value: Value) -> Tile:
         (left, right), (kind,) = [self.tile(v) for v in node.inputs], node.types
-        tile = self.new_tile(_ordered(kind, [left, right]), kind.dtype)
+        tile = self.new_tile(_ordered(kind, [left, right]), kind.dtype, value)
         span = _span_over(op.dim, left)
         self.block += [Fill(tile, 0.0), Contract(tile, left, right, span, rounds_to=op.rounds_to)]
         return tile
 
-    def take(self, node: Node, op: Take) -> Tile:
+    def take(self, node: Node, op: Take, value: Value) -> Tile:
         """Looks up elements of a table."""
         table, places = in_memory(self.places, node.inputs[0]), self.tile(node.inputs[1])
         along = [isinstance(slot, Dim) and slot.axis is op.axis for slot in table.slots].index(True)
@@ -333,7 +326,8 @@ class BodyBuilder:
         if known is not None:
             return known
         spans = {span.dim: span for span in (*places.spans, *source.spans)}
-        tile = self.new_tile([spans[_walked(dim, spans)] for dim in kind.items], kind.dtype)
+        own = [spans[_walked(dim, spans)] for dim in kind.items]
+        tile = self.new_tile(own, kind.dtype, value)
         self.block.append(Lookup(tile, source, places, along))
         self.loaded[source, places] = tile
         return tile
@@ -407,13 +401,13 @@ class BodyBuilder:
             else:
                 places[target] = self.places[value]
         inner = BodyBuilder(op.body, self.names, places, grid=inner_grid, around=self, loop=index)
-        coming: list[tuple[Value, Combiner]] = []
+        coming: list[tuple[Value, Value, Combiner]] = []
         for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
             if mode is None:
                 home = self.places[Value(i, port)] = self.home(Value(i, port))
                 inner.send(out.value, home.at(op.dim, index))
             else:
-                coming.append((out.value, mode.combiner))
+                coming.append((out.value, Value(i, port), mode.combiner))
         inner.lower()
         if in_grid:
             self.grid_indices += [index, *inner.grid_indices]
@@ -433,26 +427,33 @@ class BodyBuilder:
                 self.places[Value(i, port)] = next(tiles)
 
     def accumulate(
-        self, index: Index, coming: Sequence[tuple[Value, Combiner]]
+        self, index: Index, coming: Sequence[tuple[Value, Value, Combiner]]
     ) -> list[Accumulation]:
-        """Adds the values of one iteration to the loop's accumulators, at the end of its body."""
+        """Adds the values of one iteration to the loop's accumulators, at the end of its body.
+
+        `coming` has each value, the result of the loop that it is gathered in, and the combiner.
+        """
         groups: list[Accumulation] = []
         at = 0
         while at < len(coming):
-            combiner = coming[at][1]
-            values = [value for value, _ in coming[at : at + combiner.arity]]
+            combiner = coming[at][2]
+            values, results, _ = zip(*coming[at : at + combiner.arity], strict=True)
             at += combiner.arity
-            groups.append(self.fold(index, combiner, [self.tile(v) for v in values]))
+            groups.append(self.fold(index, combiner, [self.tile(v) for v in values], results))
         return groups
 
-    def fold(self, index: Index, combiner: Combiner, tiles: Sequence[Tile]) -> Accumulation:
+    def fold(
+        self, index: Index, combiner: Combiner, tiles: Sequence[Tile], results: Sequence[Value]
+    ) -> Accumulation:
+        """Adds tiles to the accumulators that are the results of a loop."""
         for tile in tiles:
             if any(span.at is index for span in tile.spans):
                 what = (
                     f"blocks of {index.dim.label}, which differ in length, are put on one another"
                 )
                 raise NoKernel(what=what, remedy='run it with target="interpret"')
-        made = combine(combiner, tiles, self.names)
+        into = (self.new_tile(t.spans, t.dtype, v) for t, v in zip(tiles, results, strict=True))
+        made = combine(combiner, tiles, self.names, tuple(into))
         self.block = made.rewritten(self.block)
         return made
 
@@ -465,7 +466,8 @@ class BodyBuilder:
         for value in node.inputs:
             block = in_memory(self.places, value).at(op.dim, index)
             tiles.append(inner.load(block, self.graph.type(value).iterate(op.dim)))
-        made = inner.fold(index, op.combiner, tiles)
+        results = [Value(i, port) for port in range(len(tiles))]
+        made = inner.fold(index, op.combiner, tiles, results)
         self.block += made.fills
         gathered = ((op.combiner, made.tiles),)
         self.block.append(For(index, tuple(inner.block), first, gathered=gathered))

@@ -87,14 +87,22 @@ def with_tiles(statement: Statement, other: Callable[[Tile], Tile]) -> Statement
 
 
 class FreshNames:
-    """Names for new tiles of a kernel."""
+    """Names for new tiles of some kernels, with larger numbers than all others have.
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.taken = {tile.name for s in kernel.statements for tile in tiles(s)}
-        self.taken |= {buffer.name for buffer in kernel.buffers}
+    A number that is not used any more may be that of a value in the block program's listing.
+    """
+
+    def __init__(self, *kernels: Kernel) -> None:
+        self.taken = {tile.name for k in kernels for s in k.statements for tile in tiles(s)}
+        self.taken |= {buffer.name for k in kernels for buffer in k.buffers}
+        self.last: dict[str, int] = {}
 
     def numbered(self, letter: str) -> str:
-        name = next(n for i in range(1, 10**6) if (n := f"{letter}{i}") not in self.taken)
+        if letter not in self.last:
+            own = (n.removeprefix(letter) for n in self.taken if n.startswith(letter))
+            self.last[letter] = max((int(n) for n in own if n.isdecimal()), default=0)
+        self.last[letter] += 1
+        name = f"{letter}{self.last[letter]}"
         self.taken.add(name)
         return name
 

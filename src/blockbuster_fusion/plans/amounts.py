@@ -2,9 +2,9 @@
 
 
 def amount(count: int, unit: str = "B") -> str:
-    """A number in a unit that leaves one to four digits."""
+    """A number in a unit that leaves one to four digits: 12.3 kB are 12,300 bytes."""
     number = float(count)
-    for prefix in ("", "K", "M", "G"):
+    for prefix in ("", "k", "M", "G"):
         if number < 1000:
             return f"{number:.3g} {prefix}{unit}".rstrip()
         number /= 1000

@@ -25,15 +25,17 @@ from blockbuster_fusion.schedule.cost import Seconds
 MIXED = "partly measured"
 
 
-def report_of(plan: Plan, summary: Sequence[str] = (), notes: Iterable[Note] = ()) -> Report:
-    """The report of a plan; `summary` and `notes` are what else is known of the model."""
+def report_of(
+    plan: Plan, summary: Sequence[str] = (), notes: Iterable[Note] = (), name: str = ""
+) -> Report:
+    """The report of a plan; `summary`, `notes` and `name` are what else is known of the model."""
     sections = [*_sections(plan)]
     totals = _sum(section.totals for section in sections if section.is_usual)
     whole = totals.seconds
     shared = tuple(_with_shares(x, whole if x.is_usual else x.totals.seconds) for x in sections)
     breaks = plan.graph_breaks
     about = (plan.version, plan.target, plan.machine)
-    return Report(*about, totals, shared, breaks, tuple(summary), tuple(notes))
+    return Report(*about, totals, shared, breaks, tuple(summary), tuple(notes), name)
 
 
 def _sections(plan: Plan) -> Iterator[Section]:

@@ -61,7 +61,7 @@ def fragment(report: Report) -> str:
 
 
 def _title(report: Report) -> str:
-    return f"Explanation for {report.target} ({report.machine})"
+    return f"{report.name or 'Explanation'} for {report.target} ({report.machine})"
 
 
 def _body(report: Report) -> Iterator[str]:

@@ -190,6 +190,8 @@ class Report:
     summary: tuple[str, ...] = ()
     """Sentences about the whole model."""
     notes: tuple[Note, ...] = ()
+    name: str = ""
+    """The name of the model's class or function, if it is known."""
 
     def costliest(self, most: int = MOST_COSTLY) -> list[Costly]:
         """The steps of the captured call that take the most time, equal ones together."""

@@ -1,20 +1,20 @@
 """The style of a report's page: light and dark, wide and narrow, without anything to load.
 
-Kernels are blue and plain, PyTorch's operators orange and hatched: hues that colour-blind people
+Kernels are blue and plain, PyTorch's operators purple and hatched: hues that colour-blind people
 can tell apart, and words say the same.
 """
 
 STYLE = """\
 .bb-report {
   --ink: #1b1f24; --faint: #59636e; --paper: #ffffff; --band: #f3f5f7; --line: #d5dae0;
-  --kernels: #0072b2; --library: #c75b00; --link: #0b5394;
+  --kernels: #0072b2; --library: #cc79a7; --link: #0b5394;
   color: var(--ink); background: var(--paper); margin: 0 auto; max-width: 90rem; padding: 1rem;
   font: 0.9375rem/1.45 system-ui, sans-serif; overflow-wrap: break-word;
 }
 @media (prefers-color-scheme: dark) {
   .bb-report {
     --ink: #e6e9ed; --faint: #a2abb5; --paper: #14171b; --band: #20252b; --line: #39414a;
-    --kernels: #56b4e9; --library: #e69f00; --link: #8cc8ff;
+    --kernels: #56b4e9; --library: #cc79a7; --link: #8cc8ff;
   }
 }
 .bb-report h1 { font-size: 1.5rem; margin: 0 0 0.5rem; }

@@ -37,6 +37,7 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.search_job import Forecast, SearchesAhead, SearchJob
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.called import called
 from blockbuster_fusion.torch.capture.collectives import REASON, is_collective
 from blockbuster_fusion.torch.capture.describe import needs
 from blockbuster_fusion.torch.capture.nodes import name_of
@@ -526,7 +527,7 @@ class PartCompiler:
 
 def part_name(nodes: Sequence[Node]) -> str:
     """A name for a part that is the same in every layer: its operators, in order."""
-    words = [name_of(n).split(".")[1].strip("_").removeprefix("native_") for n in nodes]
+    words = [*map(called, nodes)]
     kept = [word for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
     name = "_".join(kept)
     while len(name) > MOST_LETTERS and len(kept) > 2:

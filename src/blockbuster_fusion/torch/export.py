@@ -183,9 +183,9 @@ class ExportedModel:
     @property
     def explanation(self) -> "Explanation":
         """The explanation of the program."""
-        from blockbuster_fusion.torch.explain import Explanation
+        from blockbuster_fusion.torch.explain import Explanation, model_name
 
-        return Explanation((self.graph,), options=self.options)
+        return Explanation((self.graph,), options=self.options, name=model_name(self.program))
 
     def _flat(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         """The arguments in the order of the program's inputs, or WrongKind."""

@@ -81,6 +81,8 @@ class LibraryChoice:
     """The range of sizes for which PyTorch runs it; empty for all."""
     elsewhere: tuple[str, ...] = ()
     """The ranges of sizes for which kernels run it."""
+    called: tuple[str, ...] = ()
+    """The words for the operators, as the model calls them."""
 
     def data(self) -> dict[str, Any]:
         """The choice as plain data."""
@@ -100,7 +102,7 @@ class LibraryChoice:
         }
 
     def __str__(self) -> str:
-        words = ", ".join(dict.fromkeys(name.split(".")[1] for name in self.operators))
+        words = ", ".join(dict.fromkeys(self.called))
         if self.recognised:
             words += " as " + ", ".join(
                 dict.fromkeys(name.split(".")[1] for name in self.recognised)

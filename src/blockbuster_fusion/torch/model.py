@@ -11,7 +11,7 @@ from torch import is_grad_enabled
 
 from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost_gradients
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
-from blockbuster_fusion.torch.explain import Explanation
+from blockbuster_fusion.torch.explain import Explanation, model_name
 from blockbuster_fusion.torch.options import Options
 
 Form = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -33,7 +33,7 @@ class CompiledModel:
         **options: Any,
     ) -> None:
         self.options = options_from(mode, options)  # says what is wrong, before it is captured
-        self.model = model
+        self.model, self.__name__ = model, model_name(model)
         self.has_warned = self.has_run = False
         self.graphs: list[CompiledGraph] = []
         self.left_alone: set[Form] = set()
@@ -77,7 +77,7 @@ class CompiledModel:
     @property
     def explanation(self) -> Explanation:
         """The explanation of the graphs that have been compiled so far."""
-        return Explanation(tuple(self.graphs), options=self.options)
+        return Explanation(tuple(self.graphs), options=self.options, name=self.__name__)
 
 
 def own_frame(model: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,12 @@ function fill(element, attributes, children) {
 const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+// Opens the help at its top, wherever its first button is.
+function help() {
+  byId("dialog").showModal();
+  byId("dialog-title").focus();
+}
+
 function scaled(number, units) {
   let at = 0;
   while (Math.abs(number) >= 999.5 && at < units.length - 1) { number /= 1000; at += 1; }

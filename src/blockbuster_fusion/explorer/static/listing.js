@@ -30,9 +30,9 @@ class ListingView {
 
   get isLong() { return this.lines.length > LONG; }
 
-  // `lines` are pairs of a text and the key of a cell; `names` are other names of the listing's.
-  draw(lines, makers, { made = [], gone = [], names = null, arrays = {} } = {}) {
-    Object.assign(this, { lines, makers, names, arrays, current: -1, made: new Set(made), gone: new Set(gone) });
+  // `lines` are pairs of a text and the key of a cell; names have a meaning from line `first` on.
+  draw(lines, makers, { made = [], gone = [], arrays = {}, first = 0 } = {}) {
+    Object.assign(this, { lines, makers, arrays, first, current: -1, made: new Set(made), gone: new Set(gone) });
     this.items = new Map();
     this.list.scrollTop = 0;
     this.fill();
@@ -69,22 +69,20 @@ class ListingView {
   item(at) {
     const said = this.made.has(at) ? "new" : this.gone.has(at) ? "gone" : null;
     const title = { new: "new line", gone: "line that is replaced" }[said];
-    return html("li", { class: said, title, "data-at": at, "data-line": at + 1 }, ...this.words(this.lines[at][0]));
+    return html("li", { class: said, title, "data-at": at, "data-line": at + 1 }, ...this.words(this.lines[at][0], at >= this.first));
   }
 
-  words(text) {
+  words(text, named) {
     const parts = [];
     let last = 0;
     for (const match of text.matchAll(/[A-Za-z_][A-Za-z0-9_]*/g)) {
-      const word = match[0];
-      const name = this.names ? (Object.hasOwn(this.names, word) ? this.names[word] : undefined) : word;
-      const known = name !== undefined && Object.hasOwn(this.makers, name);
+      const word = match[0], name = word.replace(/_(ptr|stride_\w+)$/, ""); // Triton has these of an array
+      const known = named && Object.hasOwn(this.makers, name);
       if (!known && !WORDS.has(word)) continue;
       parts.push(text.slice(last, match.index));
       if (known) {
-        const other = this.names && name !== word ? `${name} in the block program` : null;
         const kind = Object.hasOwn(this.arrays, name) ? this.arrays[name] : null;
-        parts.push(html("b", { class: [kind, other && "same"].filter(Boolean).join(" ") || null, "data-name": name, title: other }, word));
+        parts.push(html("b", { class: kind, "data-name": name }, word));
       } else parts.push(html("b", { class: "word" }, word));
       last = match.index + word.length;
     }

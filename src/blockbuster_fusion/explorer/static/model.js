@@ -14,7 +14,7 @@ const actions = { chooseRow: (row) => choose({ row }, true), open: (row, moment)
 
 // -------------------------------------------------------------------- what is shown
 
-const matches = (row, at, wanted) => [row.name, row.by, ...row.lines, ...(row.kernels || []), ...Object.values(row.operators || {}), folds[foldOf[at]].title].some((text) => text.toLowerCase().includes(wanted));
+const matches = (row, at, wanted) => [row.name, row.by, ...row.lines, ...(row.kernels || []), ...(row.modules || []), ...Object.values(row.operators || {}), folds[foldOf[at]].title].some((text) => text.toLowerCase().includes(wanted));
 
 function items() {
   const wanted = state.filter.trim().toLowerCase();
@@ -50,7 +50,7 @@ function make(item) {
 
 function whereOf(array) {
   const fold = folds[foldOf[array.from === null ? array.to : array.from]];
-  return fold.around ? "" : fold.title;
+  return fold.around ? "" : array.made_in || fold.title;
 }
 
 const place = () => table.items.findIndex((item) => (state.arrays ? item.array !== undefined && data.arrays[item.array] === state.arrays[0] : state.row !== null ? item.row === state.row : state.fold !== null && item.fold === state.fold));
@@ -122,7 +122,7 @@ function renderFlow() { flow.draw(folds, data.rows, data.arrays, state.open); }
 function enter() {
   if (state.fold !== null) return toggle(state.fold);
   const row = state.row === null ? null : data.rows[state.row];
-  if (row && row.program !== undefined) openKernel(state.row, row.moments.runs);
+  if (row && row.program !== undefined) openKernel(state.row, row.runs);
 }
 
 function show(changes) {
@@ -144,12 +144,19 @@ function openKernel(at, moment) {
   frame.srcdoc = before + byId(`program-${row.program}`).textContent + after;
   byId("kernel-page").replaceChildren(frame);
   byId("kernel-title").textContent = `${row.name}: ${row.by}`;
-  const doors = [["Block program", row.moments.runs], ["Fusion steps", "step-0"], ["Source", row.moments.source]];
-  byId("kernel-moments").replaceChildren(...doors.map(([text, id]) => button(text, () => openKernel(at, id))));
+  byId("kernel-moments").replaceChildren(...row.doors.map(([text, id]) => button(text, () => openKernel(at, id))));
   byId("kernel").hidden = false;
   state.kernel = { at, moment };
+  renderDoors();
   if (state.row !== at) choose({ row: at });
   renderAddress();
+}
+
+// The door of a moment is pressed; all other steps are behind the second one.
+function renderDoors() {
+  const { at, moment } = state.kernel, own = data.rows[at].doors.map(([, id]) => id).lastIndexOf(moment);
+  const open = own < 0 && moment.startsWith("step-") ? 1 : own;
+  [...byId("kernel-moments").children].forEach((door, number) => door.setAttribute("aria-pressed", String(number === open)));
 }
 
 function closeKernel() {
@@ -203,7 +210,7 @@ function build() {
 
 function listen() {
   const on = (id, event, action) => byId(id).addEventListener(event, action);
-  on("help", "click", () => byId("dialog").showModal());
+  on("help", "click", help);
   on("show-steps", "click", () => show({ view: "steps", order: "plan" }));
   on("show-arrays", "click", () => show({ view: "arrays", order: "bytes" }));
   on("filter", "input", () => show({ filter: byId("filter").value }));
@@ -218,6 +225,7 @@ function listen() {
     if (event.data.leave) return closeKernel();
     if (typeof event.data.moment !== "string") return;
     state.kernel.moment = event.data.moment;
+    renderDoors();
     renderAddress();
   });
   document.addEventListener("keydown", keys);
@@ -244,7 +252,7 @@ function keys(event) {
     Home: () => chooseItem(0), End: () => chooseItem(table.items.length - 1), Enter: enter,
     "/": () => byId("filter").focus(), t: () => show({ view: "steps", order: state.order === "time" ? "plan" : "time" }),
     a: () => byId(state.view === "arrays" ? "show-steps" : "show-arrays").click(), c: costliest,
-    "?": () => byId("dialog").showModal(), Escape: () => choose({}),
+    "?": help, Escape: () => choose({}),
   };
   if (!known[event.key]) return;
   event.preventDefault();

@@ -15,7 +15,7 @@ function link(text, action) {
 function aboutRow(data, at, actions) {
   const row = data.rows[at], fold = actions.fold(at), count = row.steps.length;
   const where = fold.around ? "" : ` in ${fold.title}`;
-  const parts = [html("h2", {}, row.name, html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}`)];
+  const parts = [html("h2", {}, row.name, html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length ? `: ${row.modules.join(", ")}` : ""}`)];
   if (row.time) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
@@ -23,8 +23,7 @@ function aboutRow(data, at, actions) {
   } else parts.push(html("p", { class: "soft" }, "Its time is not known."));
   parts.push(html("p", {}, traffic(row)));
   if (row.program !== null && row.program !== undefined) {
-    parts.push(html("p", { class: "doors" },
-      button("Block program", () => actions.open(at, row.moments.runs)), button("Fusion steps", () => actions.open(at, "step-0")), button("Source", () => actions.open(at, row.moments.source))));
+    parts.push(html("p", { class: "doors" }, ...row.doors.map(([text, moment]) => button(text, () => actions.open(at, moment)))));
   }
   parts.push(aboutRival(data, row), aboutArrays(data, at, actions));
   if (row.lines.length) {
@@ -84,7 +83,9 @@ function aboutArray(array, at, actions, several = 1) {
   else if (array.from === array.to && !array.crosses) words = [`stores ${what} between its own kernels`];
   else if (array.from === at) words = array.to === null ? [`stores ${what}`] : [`stores ${what} for `, other(array.to), next];
   else words = [`reads ${what} that `, other(array.from), " stores", array.crosses ? " in the layer before" : ""];
+  const layers = at === undefined || array.from === at ? array.made_in : array.read_in;
   if (several > 1) words.push(`, in ${several} places`);
+  else if (layers) words.push(`, only in ${layers}`);
   const costs = array.fused === null ? null : html("p", { class: "soft" }, `Fused ${timed({ seconds: array.fused, basis: array.basis })}${array.now === null ? "" : `, now ${duration(array.now)}`}`);
   return html("div", { class: `reason by-${array.decided}` }, html("p", { class: "what" }, ...words), html("p", {}, array.reason), costs);
 }

@@ -66,7 +66,7 @@ const timed = (known) => (known.basis === "at least" ? `at least ${duration(know
 
 // Amounts and times in the words of the text that `bb.explain` prints.
 function amount(number, unit = "B") {
-  for (const prefix of ["", "K", "M", "G"]) {
+  for (const prefix of ["", "k", "M", "G"]) {
     if (number < 1000) return `${Number(number.toPrecision(3))} ${prefix}${unit}`;
     number /= 1000;
   }
@@ -91,8 +91,9 @@ const moved = (read, written) => cell("bytes", `in ${amount(read)}`, small(`out 
 function rowCells(row, { where = "" } = {}) {
   const times = row.steps.length > 1 ? ` × ${row.steps.length}` : "";
   const rival = row.rival ? `; ${row.rival.words}` : row.reason ? `; ${row.reason}` : "";
+  const modules = (row.modules || []).length ? `${row.modules.join(", ")}: ` : "";
   return [
-    cell("name", html("b", {}, row.name), small(where ? `${where}; ` : "", row.by, rival)),
+    cell("name", html("b", {}, row.name), small(where ? `${where}; ` : "", modules, row.by, rival)),
     cell("time", row.time ? `${duration(row.time.seconds)}${times}` : "–", small(row.time ? row.time.basis : "not known")),
     cell("share", percent(row.share), bar(row.share, row.kind)),
     moved(row.bytes_read, row.bytes_written),

@@ -2,12 +2,20 @@
 const data = JSON.parse(byId("data").textContent);
 const moments = data.moments;
 const fusion = moments.filter((moment) => moment.group === "fusion");
-const state = { at: 0, before: false, key: null, name: null, playing: null };
+const state = { at: 0, before: false, key: null, name: null, playing: null, size: "" };
 
 const graph = new GraphView(byId("canvas"), byId("world"), (key) => select(key, null));
 const listing = new ListingView(byId("lines"), (key, name) => select(key || null, name));
 const plot = new PlotView(byId("chart"), byId("measure"), data.snapshots, (id) => go(indexOf(id)));
 const indexOf = (id) => moments.findIndex((moment) => moment.id === id);
+
+// The longest line of a group of moments: while they are stepped through, the width stays.
+const LETTER = 7.25; // pixels
+const columns = new Map();
+for (const { group, text, frame } of moments) {
+  const lines = text === undefined ? data.frames[frame].lines.map(([line]) => line) : text.split("\n");
+  columns.set(group, lines.reduce((most, line) => Math.max(most, line.length), columns.get(group) || 0));
+}
 
 function frameOf(moment) {
   const earlier = state.before && state.at > 0 && moment.rule ? moments[state.at - 1] : moment;
@@ -19,6 +27,8 @@ function frameOf(moment) {
 function render({ still = false } = {}) {
   const moment = moments[state.at], frame = frameOf(moment), past = state.before && Boolean(moment.rule);
   document.body.classList.toggle("before", past);
+  document.body.classList.toggle("changed", Boolean((moment.made || []).length));
+  document.querySelector("main").style.setProperty("--code", `${76 + LETTER * columns.get(moment.group)}px`);
   renderCosts(past ? moments[state.at - 1] : moment); // first: it gives the graph's window its height
   graph.draw(frame, past ? { matched: moment.matched, focus: moment.focus, still } : { made: moment.made || [], focus: moment.focus, still });
   const arrays = {};
@@ -28,13 +38,14 @@ function render({ still = false } = {}) {
   }
   if (moment.text !== undefined) {
     const lines = moment.text.replace(/\n$/, "").split("\n").map((text) => [text, ""]);
-    listing.draw(lines, frame.makers, { names: data.names[moment.names], arrays });
+    listing.draw(lines, frame.makers, { arrays, first: moment.line || 0 });
     if (moment.line) byId("lines").scrollTop = moment.line * LINE;
     byId("code-title").textContent = moment.language ? `Source in ${moment.language}` : "Loop nest";
   } else {
     listing.draw(frame.lines, frame.makers, past ? { gone: moment.gone, arrays } : { made: moment.new || [], arrays });
     byId("code-title").textContent = past ? "Listing before the step" : "Listing";
   }
+  byId("panels").children[1].textContent = moment.text === undefined ? "Listing" : moment.language ? "Source" : "Nest";
   byId("before").hidden = !moment.rule;
   byId("before").setAttribute("aria-pressed", String(past));
   byId("canvas").setAttribute("aria-label", `Graph of the block program, ${frame.boxes.length} cells: ${titleOf(moment)}`);
@@ -107,6 +118,12 @@ function toggleBefore() {
   render();
 }
 
+function toggleWide() {
+  byId("wide").setAttribute("aria-pressed", String(document.body.classList.toggle("wide")));
+  graph.free = false;
+  render({ still: true });
+}
+
 function stop() {
   if (state.playing) clearInterval(state.playing);
   state.playing = null;
@@ -131,6 +148,14 @@ function nextSnapshot() {
 function leave() {
   if (state.key === null && window.parent !== window) window.parent.postMessage({ leave: true }, "*");
   else select(null, null);
+}
+
+function resized() {
+  const size = `${innerWidth} ${innerHeight}`;
+  if (size === state.size) return;
+  Object.assign(state, { size });
+  graph.free = false;
+  render({ still: true });
 }
 
 function openPanel(name) {
@@ -176,7 +201,7 @@ function buildTexts() {
   byId("note").textContent = data.note || "";
   byId("note").hidden = !data.note;
   byId("order").textContent = `The page has ${moments.length - 1} moments after the unfused program. ${steps} are steps of fusion; the other ${moments.length - fusion.length} show how each snapshot becomes kernels: it is made safe against overflow, becomes loop nests, and then source in C and Triton.`;
-  byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
+  byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, ${data.blocks}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
   byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}. ${data.chosen_why}` : "";
   byId("rows").append(...snapshotRows(data.snapshots));
@@ -191,21 +216,22 @@ function listen() {
   on("last", "click", () => go(moments.length - 1));
   on("play", "click", play);
   on("before", "click", toggleBefore);
-  on("help", "click", () => byId("dialog").showModal());
+  on("wide", "click", toggleWide);
+  on("help", "click", help);
   on("zoom-in", "click", () => graph.zoom(1.25));
   on("zoom-out", "click", () => graph.zoom(.8));
   on("zoom-fit", "click", () => graph.fit());
   on("slider", "input", () => go(Number(byId("slider").value)));
   byId("panels").addEventListener("click", (event) => event.target.dataset.panel && openPanel(event.target.dataset.panel));
   window.addEventListener("hashchange", () => { const at = indexOf(location.hash.slice(1)); if (at >= 0 && at !== state.at) go(at); });
-  window.addEventListener("resize", () => { graph.free = false; render({ still: true }); });
+  new ResizeObserver(resized).observe(document.documentElement); // a frame may have no size at first
   document.addEventListener("keydown", (event) => {
     if (byId("dialog").open || event.ctrlKey || event.metaKey || event.altKey) return;
     const typed = event.target instanceof HTMLElement ? event.target.tagName : "";
     if (typed === "SELECT") return;
     const keys = {
       ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0), End: () => go(moments.length - 1),
-      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, n: nextSnapshot, Escape: leave,
+      " ": play, "?": help, b: toggleBefore, w: toggleWide, n: nextSnapshot, Escape: leave,
       "+": () => graph.zoom(1.25), "=": () => graph.zoom(1.25), "-": () => graph.zoom(.8), 0: () => graph.fit(),
     };
     if (event.key === " " && ["BUTTON", "SUMMARY", "A"].includes(typed)) return; // it presses that
@@ -219,4 +245,5 @@ buildTexts();
 buildSteps();
 listen();
 state.at = Math.max(0, indexOf(location.hash.slice(1) || window.name)); // a frame has a name in place of an address
-render({ still: true });
+if (moments[state.at].text !== undefined) openPanel("code"); // on a phone, the text that was asked for
+resized();

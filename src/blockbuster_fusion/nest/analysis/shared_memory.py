@@ -3,7 +3,7 @@
 Triton keeps the operands of dots in shared memory. The same holds for the blocks that an innermost
 loop with a dot loads for it: some are being loaded while others are used. A loop of one step is
 none: its statements are those of the loop around it. Blocks with disjoint lifetimes share memory.
-The estimate is an upper bound, and mostly exact.
+The estimate is made for sm_90 (H100, H200), where it is an upper bound, and mostly exact.
 """
 
 import math

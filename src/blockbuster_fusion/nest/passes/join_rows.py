@@ -59,10 +59,10 @@ def _walked(first: Kernel, second: Kernel) -> Index | None:
 
 def _moved(first: Kernel, second: Kernel, index: Index) -> Body:
     """The statements of a kernel on the grid of another, in a loop over blocks."""
-    names = FreshNames(first)
+    names, taken = FreshNames(first, second), FreshNames(first).taken
     indices = dict(zip(second.grid, (*first.grid, index), strict=True))
 
     def free(name: str) -> str:
-        return names.numbered("t") if name in names.taken else name
+        return names.numbered("t") if name in taken else name
 
     return Renaming(indices, {second.grid[-1].dim: index.dim}, free).body(second.body)

@@ -31,7 +31,6 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     accesses,
-    tiles,
 )
 from blockbuster_fusion.nest.rewrite import FreshNames, Renaming, rebuilt
 
@@ -65,8 +64,7 @@ def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Bod
     grids = [[_form(index, blocks) for index in kernel.grid] for kernel in (first, second)]
     if grids[0] != grids[1] or not is_straight(second):
         return None
-    names = FreshNames(first)
-    taken = {tile.name for s in first.statements for tile in tiles(s)}
+    names, taken = FreshNames(first, second), FreshNames(first).taken
 
     def free(name: str) -> str:
         return names.numbered("t") if name in taken else name

@@ -2,6 +2,7 @@
 
 from torch.fx import Graph, Node
 
+from blockbuster_fusion.torch.capture.called import module_of, path_of
 from blockbuster_fusion.torch.capture.nodes import GIVEN
 
 ModulePath = tuple[str, ...]
@@ -10,8 +11,8 @@ ModulePath = tuple[str, ...]
 
 def regions_of(graph: Graph) -> dict[Node, str]:
     """The region of each node: the path of its layer, or the empty string around the layers."""
-    modules = {node: _module(node) for node in graph.nodes}
-    paths = {module: _module_path(module) for module in {*modules.values()}}
+    modules = {node: module_of(node) for node in graph.nodes}
+    paths = {module: path_of(module) for module in {*modules.values()}}
     inner = {path[:end] for path in paths.values() for end in range(1, len(path))}
     layers = {module: _layer(path, inner) if path else None for module, path in paths.items()}
     found: dict[Node, str] = {}
@@ -22,18 +23,6 @@ def regions_of(graph: Graph) -> dict[Node, str]:
             layer = sources[0] if sources else ""
         found[node] = layer
     return found
-
-
-def _module(node: Node) -> str:
-    """The module that a node was captured in, as `L['self'].model.layers.3.mlp`."""
-    stack = node.meta.get("nn_module_stack")
-    return str(next(reversed(stack.values()))[0]) if stack else ""
-
-
-def _module_path(module: str) -> ModulePath:
-    """The names of modules around one, without `L` and `self`."""
-    path = module.replace("['", ".").replace("']", "")
-    return tuple(word for word in path.split(".") if word not in ("", "L", "self"))
 
 
 def _layer(path: ModulePath, inner: set[ModulePath]) -> str:

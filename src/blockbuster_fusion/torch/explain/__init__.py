@@ -5,11 +5,11 @@ from typing import Any
 
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.backend import options_from
-from blockbuster_fusion.torch.explain.explanation import Explanation
+from blockbuster_fusion.torch.explain.explanation import Explanation, model_name
 from blockbuster_fusion.torch.explain.kernels import KernelReport, Region
 from blockbuster_fusion.torch.observer import observed
 
-__all__ = ["Explanation", "KernelReport", "Region", "explain"]
+__all__ = ["Explanation", "KernelReport", "Region", "explain", "model_name"]
 
 
 @doing("explaining the model")
@@ -40,6 +40,5 @@ def explain(
         measures=measure,
         thorough=True,
     )
-    seconds = found.seconds or {}
-    chosen = options_from(mode, options)
-    return Explanation(found.graphs, found.graph_breaks, found.needs_gradients, seconds, chosen)
+    about = (found.graphs, found.graph_breaks, found.needs_gradients, found.seconds or {})
+    return Explanation(*about, options_from(mode, options), model_name(model))

@@ -75,6 +75,8 @@ class Explanation:
     seconds: Mapping[int, float] = field(default_factory=dict, repr=False)
     """The measured times, by the ids of parts and of nodes that PyTorch runs."""
     options: Options = field(default_factory=Options, repr=False)
+    name: str = "model"
+    """The name of the model's class, or of the function."""
 
     @cached_property
     def regions(self) -> list[Region]:
@@ -220,7 +222,7 @@ class Explanation:
     @cached_property
     def report(self) -> Report:
         """The rows, folded layers and totals that the text and the page show."""
-        return report_of(self.plan, tuple(summary(self)), tuple(notes(self)))
+        return report_of(self.plan, tuple(summary(self)), tuple(notes(self)), self.name)
 
     def html(self) -> str:
         """The explanation as one page of HTML that needs no network."""
@@ -236,6 +238,12 @@ class Explanation:
     def _repr_html_(self) -> str:
         """The explanation as a notebook shows it."""
         return fragment(self.report)
+
+
+def model_name(model: Any) -> str:
+    """The name of a model's class, or of a function."""
+    own = getattr(getattr(model, "_orig_mod", model), "__name__", None)
+    return own if isinstance(own, str) else type(getattr(model, "_orig_mod", model)).__name__
 
 
 def _eager(u: Unfused) -> EagerOperator:

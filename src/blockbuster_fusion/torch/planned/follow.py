@@ -193,6 +193,7 @@ class Follower:
             reason="" if step.kernels else other.reason,
             obstacle=other.obstacle,
             nodes=operators,
+            called=(step.name,),
         )
 
 

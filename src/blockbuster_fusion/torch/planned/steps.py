@@ -28,6 +28,7 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.operators import Kind
+from blockbuster_fusion.torch.capture.called import called
 from blockbuster_fusion.torch.capture.nodes import (
     has_effect,
     is_pure_operator,
@@ -221,7 +222,7 @@ class PlannedGraph:
         is_whole = operators.keys() == {node.name}
         return Step(
             kind,
-            short_name(node) or operator_name(node),
+            called(node) if short_name(node) else operator_name(node),
             operators,
             reads,
             writes,
@@ -404,5 +405,5 @@ def _title(kernels: Sequence[str], nodes: Iterable[Node]) -> str:
     """The name of a step: the words that its kernels share, or its operators if there are none."""
     words = zip(*(name.split("_") for name in kernels), strict=False)
     shared = [several[0] for several in takewhile(lambda x: len({*x}) == 1, words)]
-    own = dict.fromkeys(short_name(n).strip("_") for n in nodes)
+    own = dict.fromkeys(map(called, nodes))
     return "_".join(shared) or "+".join(kernels or own)

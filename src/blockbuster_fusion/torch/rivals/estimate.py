@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.capture.called import called
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals.composites import Composite
@@ -42,4 +43,5 @@ def library_entry(
         recognised=tuple(str(x.operator) for x in composites),
         obstacle=estimate.obstacle,
         nodes=tuple(n.name for n in nodes),
+        called=tuple(map(called, nodes)),
     )
