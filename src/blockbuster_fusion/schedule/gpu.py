@@ -91,6 +91,8 @@ PROGRAM, WARP = 0.62e-9, 0.15e-9
 all processors."""
 BEGUN = 0.03
 """The share of the starts of programs without loops and folds that nothing hides."""
+BEGUN_FOLDING = 0.07
+"""The same for programs that fold whole rows of arrays in main memory."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
@@ -225,7 +227,12 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     starts = START / rounds if has_turns else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING
     alone = work.steps - running + work.handed_over + STORING * work.storing
-    waiting = rounds * (alone + folding + starts) * machine.latency
+    is_streamed = alone <= 1 and not (running or work.products)
+    keeps_busy = is_streamed and machine.memory_for(work.arrays) is machine.main
+    # Between the first programs and the last, one waits while others keep the main memory busy.
+    waits = min(rounds, 2 + rounds / at_a_time) if keeps_busy else rounds
+    waiting = waits * (alone + folding + starts) * machine.latency
+    waiting += BEGUN_FOLDING * programs * PROGRAM if keeps_busy else 0.0
     filling = min(programs, machine.processors * here.programs)
     waiting += _crossing(work, here.warps) * programs / machine.processors
     if work.streaming:  # each program waits for the first blocks that it loads ahead
@@ -233,7 +240,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     if work.products:
         waiting += (1.0 if has_turns else rounds) * (1.0 + work.restarts) * FIRST * arriving
         waiting += EACH_START * filling
-    elif alone <= 1 and not (running or work.folding):
+    elif is_streamed and not work.folding:
         main, ends = machine.main, alone + starts
         waiting = ends * machine.latency + BEGUN * programs * PROGRAM
         waiting += work.own * (TAIL * filling / main.total + 1 / main.each)
