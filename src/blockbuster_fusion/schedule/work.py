@@ -220,7 +220,7 @@ class _Count:
         self.seen: dict[Buffer, float] = {}
         self.own: dict[Buffer, float] = {}
         self.common: set[Buffer] = set()
-        self.shared: dict[tuple[Buffer, frozenset[Index]], float] = {}
+        self.moved_by: dict[tuple[Buffer, frozenset[Index]], float] = {}
         self.grid = facts.grid
         self.parts: dict[Index, int] = {}
         self.gathered = 0.0
@@ -256,7 +256,7 @@ class _Count:
             work.transposed = 0.0
         if self.has_tensor_cores and work.staged:
             self.share_memory()
-        if self.facts.order is not None and self.shared:
+        if self.facts.order is not None:
             self.share_blocks(self.facts.order)
         return work
 
@@ -414,7 +414,7 @@ class _Count:
         """Notes which loops over programs load the same blocks of arrays again."""
         work, loops = self.work, order.loops(self.blocks, order.group(self.whole))
         work.order = tuple(length for _, length in loops)
-        patterns = Counter(buffer for buffer, _ in self.shared)
+        patterns = Counter(buffer for buffer, _ in self.moved_by)
         work.reads = tuple(
             Reads(
                 self.seen[buffer] / patterns[buffer],
@@ -422,7 +422,7 @@ class _Count:
                 moved,
                 tuple(index in indices for index, _ in loops),
             )
-            for (buffer, indices), moved in self.shared.items()
+            for (buffer, indices), moved in self.moved_by.items()
         )
 
     def whole(self, dim: Dim) -> int:
@@ -564,8 +564,9 @@ class _Count:
             indices &= self.grid
             if not indices:
                 self.common.add(buffer)
-            key = (buffer, indices)
-            self.shared[key] = self.shared.get(key, 0.0) + size
+            if self.facts.order is not None:
+                key = (buffer, indices)
+                self.moved_by[key] = self.moved_by.get(key, 0.0) + size
             return
         self.work.scratch += size
         if self.target == "cpu":  # that of a GPU lies in its main memory
