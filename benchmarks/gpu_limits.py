@@ -3,6 +3,7 @@
     python benchmarks/gpu_limits.py [--cases norm sum] [--seconds 0.3] [--tuned 20]
     python benchmarks/gpu_limits.py --save benchmarks/results/gpu_limits.json  # merges
     python benchmarks/gpu_limits.py --table                                    # for docs/gpu.md
+    python benchmarks/gpu_limits.py --cases SwiGLU --options '{"together": [["mm", "mm_1"]]}'
 
 PyTorch's operators are no rivals within the compiled functions. Products are compared with cuBLAS,
 large kernels without products with the memory, others with the better of eager and Inductor. All
@@ -13,10 +14,11 @@ Processes compile the cases at the same time. When all are done, each case is me
 """
 
 import argparse
+import json
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import partial
@@ -51,15 +53,16 @@ Function = Callable[..., Tensor]
 class Prepared:
     """A case with its contenders, all of them compiled."""
 
-    def __init__(self, case: GpuCase, tuned: float) -> None:
-        """`tuned` are the seconds for tuning the kernels."""
+    def __init__(self, case: GpuCase, tuned: float, more: Mapping[str, Any]) -> None:
+        """`tuned` are the seconds for tuning the kernels, `more` other options of theirs."""
         self.case, self.graphs = case, list[CompiledGraph]()
         (inputs,) = case.sets(1)
         if tuned:
             options = {"seconds": tuned, "workers": 1}
             tuning = partial(backend, mode=TUNING[-1], options=options, thorough=True)
             compiled_by(tuning, case.function)(*inputs)
-        never = partial(backend, options={"library": "never"}, watcher=self.graphs.append)
+        own = {"library": "never", **more}
+        never = partial(backend, options=own, watcher=self.graphs.append)
         self.functions: dict[str, Function] = {OURS: compiled_by(never, case.function)}
         for name in case.baselines:
             compiles = name == "Inductor"
@@ -118,14 +121,16 @@ def rates(case: GpuCase, spent: dict[str, float]) -> dict[str, Any]:
 # ------------------------------------------------------------------------ processes
 
 
-def served(connection: Connection, names: Sequence[str], tuned: float) -> None:
+def served(
+    connection: Connection, names: Sequence[str], tuned: float, more: Mapping[str, Any]
+) -> None:
     """Prepares cases, and then measures those that it is asked for, until nobody asks."""
     torch.set_grad_enabled(False)
     ready: dict[str, Prepared] = {}
     reasons: dict[str, str] = {}
     for name in names:
         try:
-            ready[name] = Prepared(next(c for c in CASES if c.name == name), tuned)
+            ready[name] = Prepared(next(c for c in CASES if c.name == name), tuned, more)
         except Exception as error:
             reasons[name] = told_of(error)
     connection.send({"ready": len(ready)})
@@ -166,7 +171,8 @@ def measured(cases: Sequence[Case], options: argparse.Namespace) -> Iterator[dic
     for at in range(count):
         own, theirs = context.Pipe()
         names = [case.name for case in cases[at::count]]
-        workers.append(context.Process(target=served, args=(theirs, names, options.tuned)))
+        given = (theirs, names, options.tuned, options.options)
+        workers.append(context.Process(target=served, args=given))
         workers[-1].start()
         theirs.close()
         ours.append(own)
@@ -227,6 +233,7 @@ def table(results: list[dict[str, Any]]) -> str:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of this benchmark."""
     parser.add_argument("--tuned", type=float, default=0.0, help="seconds to tune each case first")
+    parser.add_argument("--options", type=json.loads, default={}, help="of the kernels, as JSON")
     processes = max(1, (os.cpu_count() or 2) - 2)
     parser.add_argument("--processes", type=int, default=processes, help="that compile at once")
 
