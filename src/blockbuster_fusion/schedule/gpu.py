@@ -103,6 +103,9 @@ TURNS, LARGE = 0.04, 128 * 256
 """The share of time that products take longer if programs compute their blocks in turns, as one
 loop counts all steps; and the elements of a block for which it holds. With smaller ones steps are
 shorter, and more of them. With descriptors it is nothing: threads compute no addresses."""
+SERIAL, HELD_IN_TURNS = 1.45, 4
+"""The factor for kernels in turns that do more than to sum one product, whose products wait for
+each other; and for the registers of what they hold over the loop."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
@@ -167,7 +170,9 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     stages = (schedule.stages or STAGES) + work.further if runs else 1
     if work.each_stage:
         stages = max(1, min(stages, 1 + int(room // work.each_stage)))
-    beside_loops = work.accumulated + work.held_over
+    has_turns = bool(schedule.programs and work.products)
+    held_over = work.held_over * (HELD_IN_TURNS if has_turns else 1)
+    beside_loops = work.accumulated + held_over
     each = max(work.held, beside_loops) / (32 * warps)
     beside = BESIDE_DESCRIBED if loads_by_descriptors(work, machine, schedule) else BESIDE
     own = beside_loops / (32 * warps) + beside if work.accumulated else 0.0
@@ -205,6 +210,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     is_described = loads_by_descriptors(work, machine, schedule)
     is_counted = has_turns and work.accumulated and not is_described
     slower = TURNS * (LARGE / work.accumulated) ** 2 if is_counted else 0.0
+    slower += SERIAL - 1 if has_turns and not work.is_plain else 0.0
     share = DESCRIBED if is_described and work.is_grouped else 1.0
     computing += _multiplying(work, machine, here, programs) * (1.0 + slower) * share
     moving = _moving(work, machine, here, programs, at_a_time)

@@ -29,7 +29,16 @@ SUMMED = frozenset(
 OF_A_PROGRAM = frozenset({"own", "common", "busy"})
 """Averages over the programs."""
 LEAST = frozenset(
-    {"across", "along", "piece", "is_grouped", "has_few_rows", "has_few_columns", "is_describable"}
+    {
+        "across",
+        "along",
+        "piece",
+        "is_grouped",
+        "is_plain",
+        "has_few_rows",
+        "has_few_columns",
+        "is_describable",
+    }
 )
 """The least of all kernels: the shortest rows, products of whole groups."""
 NONE = frozenset({"reads", "order"})

@@ -27,6 +27,7 @@ from blockbuster_fusion.nest.nest import (
     read,
     written,
 )
+from blockbuster_fusion.nest.passes.take_turns import gains_by_turns
 from blockbuster_fusion.schedule.weights import WEIGHTS, functions, weight
 
 
@@ -77,6 +78,7 @@ class KernelFacts:
         loops = [s for s in self.statements if isinstance(s, For)] if self.has_tensor_cores else []
         self.spread: dict[For, tuple[Contract, ...]] = {loop: spread_sums(loop) for loop in loops}
         """The products of each loop whose sums are spread over a block."""
+        self.is_plain = self.has_tensor_cores and gains_by_turns(kernel)
         self.streams = frozenset(streaming_loops(kernel)) if self.has_tensor_cores else frozenset()
         """The loops whose loads run ahead, beside those with dots."""
         self.held_over = held_over_loops(kernel) if self.dots and self.has_tensor_cores else {}

@@ -168,6 +168,8 @@ class Work:
     """True if all products have many rows and few columns, as transposes of few rows have."""
     is_describable: bool = False
     """True if descriptors can load operands of products on a GPU."""
+    is_plain: bool = False
+    """True if a kernel sums one product of matrices on a GPU, and does nothing else."""
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
 
@@ -235,6 +237,7 @@ class _Count:
         work, kernel = self.work, self.facts.kernel
         work.further = FURTHER if self.triangles else 0
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
+        work.is_plain = self.facts.is_plain
         self.body(kernel.body, float(work.programs))
         work.arrays = sum(self.seen.values()) - self.mirrored()
         work.steps /= work.programs * work.busy
