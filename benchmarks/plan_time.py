@@ -96,7 +96,8 @@ def main() -> None:
             for row in rows:
                 state = "proven" if row["proven"] else ", ".join(row["caps"]) or "open"
                 counts = "{ideals} ideals, {candidates} candidates, {priced} priced".format(**row)
-                print(f"{name}, {row['layers']} layers: {row['seconds']} s; {counts}; {state}")
+                times = "{cpu_seconds} s of CPU, {seconds} s".format(**row)
+                print(f"{name}, {row['layers']} layers: {times}; {counts}; {state}")
             print(f"{name}: {ratio} times as long", flush=True)
     if options.save:
         content = {

@@ -17,7 +17,7 @@ from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import is_collective, is_wait
-from blockbuster_fusion.torch.capture.describe import described, needs
+from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import compile_graph
 from blockbuster_fusion.torch.compile_parts import PartCompiler
@@ -177,7 +177,7 @@ def captured() -> torch.fx.GraphModule:
 
 def backwards(parts: PartCompiler) -> list[list[torch.fx.Node]]:
     """Each operator by itself, the last one first, wherever operands allow it."""
-    needed, left = needs(parts.analysis), [*parts.analysis.operators]
+    needed, left = parts.analysis.needs, [*parts.analysis.operators]
     order = list[list[torch.fx.Node]]()
     while left:
         last = [n for n in left if not {*needed[n]} & {*left}][-1]

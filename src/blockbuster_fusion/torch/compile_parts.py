@@ -39,7 +39,6 @@ from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.called import called
 from blockbuster_fusion.torch.capture.collectives import REASON, is_collective
-from blockbuster_fusion.torch.capture.describe import needs
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
@@ -175,7 +174,7 @@ class PartCompiler:
         operators = self.analysis.operators
         needed: dict[int, set[int]] = {part_of[node]: set() for node in operators}
         left = dict.fromkeys(needed, 0)
-        for node, before in needs(self.analysis).items():
+        for node, before in self.analysis.needs.items():
             own = part_of[node]
             needed[own] |= {part_of[n] for n in before if n in part_of} - {own}
             left[own] += 1

@@ -10,10 +10,8 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.select.operators import Kind, Operator, Read
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.nodes import (
     LOOKUPS,
-    has_effect,
     operand,
     short_name,
     tensor_of,
@@ -41,7 +39,7 @@ def described(
     number = {node: i for i, node in enumerate(analysis.operators)}
     stored, forms, sizes = _stored(analysis), _Forms(analysis), _Sizes(known)
     found = []
-    for node, roots in needs(analysis).items():
+    for node, roots in analysis.needs.items():
         if some is not None and node not in some:
             continue
         found.append(
@@ -170,38 +168,6 @@ def _product(analysis: Analysis, node: Node, length: Length) -> tuple[float, int
         return 0.0, 0, 0
     *rows, width = (length(as_size(n)) for n in tensor_of(node).shape)
     return flops, math.prod(rows), width
-
-
-def needs(analysis: Analysis) -> dict[Node, list[Node]]:
-    """For each operator, those that have to run before it."""
-    before = _before(analysis)
-    return {
-        node: [r for n in tensor_operands(node) for r in analysis.roots(n)] + before.get(node, [])
-        for node in analysis.operators
-    }
-
-
-def _before(analysis: Analysis) -> dict[Node, list[Node]]:
-    """For each collective, the one before it; and so for what is written after a collective.
-
-    All ranks have to call collectives in one order, whatever each has chosen for the rest. What is
-    in flight must not be overwritten before the wait for it. Random operators take their numbers
-    from one generator, so that they keep their order, too.
-    """
-    found: dict[Node, list[Node]] = {}
-    last: Node | None = None
-    drawn: Node | None = None
-    for node in analysis.operators:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            if drawn is not None:
-                found[node] = [drawn]
-            drawn = node
-        follows = is_collective(node.target) or has_effect(node)
-        if follows and last is not None:
-            found.setdefault(node, []).append(last)
-        if is_collective(node.target) or (follows and last is not None):
-            last = node
-    return found
 
 
 def _factors(analysis: Analysis, node: Node) -> frozenset[str]:

@@ -95,7 +95,8 @@ def copied(node: Node) -> list[Node]:
 
 def tensor_operands(node: Node) -> list[Node]:
     """The operands of a node that are tensors."""
-    return [n for n in node.all_input_nodes if tensors_of(n)]
+    given = node.all_input_nodes
+    return [n for n in given if isinstance(n.meta.get("val"), torch.Tensor) or tensors_of(n)]
 
 
 def storages_of(node: Node) -> set[int]:

@@ -12,7 +12,7 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.select.operators import Kind, Operator
 from blockbuster_fusion.select.units import Units, contracted
-from blockbuster_fusion.torch.capture.describe import described, needs
+from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 
 
@@ -33,7 +33,7 @@ def rest_units(
     groups = parts.parts()
     number = {node: i for i, own in enumerate(groups) for node in own}
     own = [i for i, nodes in enumerate(groups) if nodes[0] in rest]
-    before = needs(parts.analysis)
+    before = parts.analysis.needs
     operands = [
         {number[v] for n in nodes for v in before[n] if v in number} - {i}
         for i, nodes in enumerate(groups)
