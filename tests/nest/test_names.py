@@ -38,5 +38,23 @@ def test_names_of_passes_are_beyond_the_listing_s() -> None:
     assert min(int(name[1:]) for name in made) > largest
 
 
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_tiles_have_names_of_their_own(name: str) -> None:
+    for target in ("cpu", "cuda"):
+        for choice in choose(Request(find(name), target=target)):
+            for kernel in choice.scheduled()[0].kernels:
+                found = {tile for statement in kernel.statements for tile in tiles(statement)}
+                assert len(found) == len(names_of(kernel))
+
+
+def test_parts_of_a_combiner_have_the_listing_s_names() -> None:
+    """The new maximum of online softmax, and what rescales the sums so far."""
+    graph = choose(Request(find("attention"), snapshot=1))[0].graph
+    listing, nest = show(graph), show_nest(lower_to_nest(graph))
+    for text in ("maximum(t11,t6)", "exp(t11-t14)"):
+        (listed,) = re.findall(rf"(t\d+) = {re.escape(text)}", listing)
+        assert re.findall(rf"(t\d+)\(M\):float32 = {re.escape(text)}", nest) == [listed]
+
+
 def names_of(kernel: Kernel) -> set[str]:
     return {tile.name for statement in kernel.statements for tile in tiles(statement)}

@@ -69,6 +69,8 @@ class Labels:
     names: Mapping[tuple[Path, Value], str]
     lines: Mapping[tuple[Path, Value], str]
     """The statement that computes a value: `t5 += row_sum(t4)`."""
+    parts: Mapping[tuple[Path, Value], Mapping[Expr, str]]
+    """The names of parts of a combiner, by the first of the values that it accumulates."""
 
     def name(self, path: Path, value: Value) -> str:
         return self.names.get((path, value), "")
@@ -98,6 +100,7 @@ def listed(graph: Graph) -> Listed:
     listing.program(graph)
     names: dict[tuple[Path, Value], str] = {}
     lines: dict[tuple[Path, Value], str] = {}
+    parts: dict[tuple[Path, Value], Mapping[Expr, str]] = {}
     for scope in listing.scopes:
         for value, place in scope.places.items():
             name = place.array.name if isinstance(place, ArraySlice) else place.name
@@ -105,7 +108,9 @@ def listed(graph: Graph) -> Listed:
                 names[scope.path, value] = name
             if isinstance(place, Item) and id(place) in listing.made:
                 lines[scope.path, value] = listing.made[id(place)]
-    return Listed(tuple(listing.lines), tuple(listing.nodes), Labels(names, lines))
+            if isinstance(place, Item) and id(place) in listing.parts:
+                parts[scope.path, value] = listing.parts[id(place)]
+    return Listed(tuple(listing.lines), tuple(listing.nodes), Labels(names, lines, parts))
 
 
 class _Listing:
@@ -120,6 +125,7 @@ class _Listing:
         self.read: dict[Graph, frozenset[int]] = {}
         self.scopes: list[ListingScope] = []  # keep items alive, so that their ids stay unique
         self.made: dict[int, str] = {}  # by the id of an item: its statement
+        self.parts: dict[int, dict[Expr, str]] = {}  # by the id of an accumulator
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
@@ -226,7 +232,7 @@ class _Listing:
         operands = [self.value(scope, v) for v in node.inputs]
         if isinstance(op, Elementwise) and tree_size(op.expr, limit=_LONG) > _LONG:
             names = [o.text for o in operands]
-            (expr,) = self.shared(scope.depth, [op.expr], names)
+            (expr,) = self.shared(scope.depth, [op.expr], names, {})
             return ItemText(format_expr(expr, names), item_axes(node.types[0]))
         return write(op, operands, scope.axes)
 
@@ -315,16 +321,23 @@ class _Listing:
             self.line_of(depth, into[0], f"{target} = {combiner}({target},{text})")
         else:
             names = [*(a.name for a in into), *(w.text for w in written)]
-            self.fold_tuple(depth, combiner, names)
+            self.parts[id(into[0])] = self.fold_tuple(depth, combiner, names)
 
-    def fold_tuple(self, depth: int, combiner: Combiner, names: list[str]) -> None:
-        """Prints dependent components: shared parts first, then all at once."""
-        made = self.shared(depth, combiner.combine, names)
+    def fold_tuple(self, depth: int, combiner: Combiner, names: list[str]) -> dict[Expr, str]:
+        """Prints dependent components: shared parts first, then all at once; names the parts."""
+        parts: dict[Expr, str] = {}
+        made = self.shared(depth, combiner.combine, names, parts)
         results = ",".join(format_expr(e, names) for e in made)
         self.line(depth, f"{','.join(names[: combiner.arity])} = {results}")
+        return parts
 
-    def shared(self, depth: int, exprs: Sequence[Expr], names: list[str]) -> list[Expr]:
-        """The expressions after a line for each part that is used twice; `names` gets theirs."""
+    def shared(
+        self, depth: int, exprs: Sequence[Expr], names: list[str], parts: dict[Expr, str]
+    ) -> list[Expr]:
+        """The expressions after a line for each part that is used twice.
+
+        `names` and `parts` get their names.
+        """
         nodes = list(postorder(*exprs))
         uses = Counter(exprs) + Counter(a for node in nodes for a in node.args)
         made: dict[Expr, Expr] = {}
@@ -334,6 +347,7 @@ class _Listing:
                 text = format_expr(made[node], names)
                 made[node] = arg(len(names))
                 names.append(self.names.numbered("t"))
+                parts[node] = names[-1]
                 self.line(depth, f"{names[-1]} = {text}")
         return [made[expr] for expr in exprs]
 

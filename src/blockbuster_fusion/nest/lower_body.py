@@ -453,7 +453,8 @@ class BodyBuilder:
                 )
                 raise NoKernel(what=what, remedy='run it with target="interpret"')
         into = (self.new_tile(t.spans, t.dtype, v) for t, v in zip(tiles, results, strict=True))
-        made = combine(combiner, tiles, self.names, tuple(into))
+        parts = self.names.parts.get(results[0], {})
+        made = combine(combiner, tiles, self.names, tuple(into), parts)
         self.block = made.rewritten(self.block)
         return made
 

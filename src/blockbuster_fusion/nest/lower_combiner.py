@@ -9,7 +9,7 @@ a contraction adds straight into its accumulator. This is done if every summand 
 e^-t (analysis/proportional.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,11 +42,17 @@ class Accumulation:
     tiles: tuple[Tile, ...]
     coming: tuple[Tile, ...]
     names: TileNames
+    parts: Mapping[Expr, str] = field(default_factory=dict)
+    """The names of parts of the combiner's expressions that have one."""
     updates: list[Statement] = field(default_factory=list)
 
     @property
     def fills(self) -> list[Statement]:
         return [Fill(t, v) for t, v in zip(self.tiles, self.combiner.identity, strict=True)]
+
+    def name(self, part: Expr) -> str:
+        """The name of a part, a new one if it has none."""
+        return self.parts.get(part) or self.names.numbered("t")
 
     def rewritten(self, block: list[Statement]) -> list[Statement]:
         """The block of the loop with the accumulators updated at its end."""
@@ -60,8 +66,11 @@ class Accumulation:
             return None
         at = next(i for i, s in enumerate(block) if written(s) is exponent) + 1
         total = self.tiles[0]
-        common = Tile(self.names.numbered("t"), exponent.spans, exponent.dtype)
-        scale = Tile(self.names.numbered("t"), exponent.spans, exponent.dtype)
+        both = call("maximum", arg(0), arg(self.combiner.arity))
+        common, scale = (
+            Tile(name, exponent.spans, exponent.dtype)
+            for name in map(self.name, (both, call(base, arg(0) - both)))
+        )
         made: list[Statement] = [
             *block[:at],
             Compute(common, call("maximum", arg(0), arg(1)), (total, exponent)),
@@ -90,10 +99,14 @@ def combine(
     coming: Sequence[Tile],
     names: TileNames,
     into: tuple[Tile, ...] | None = None,
+    parts: Mapping[Expr, str] | None = None,
 ) -> Accumulation:
-    """Accumulators for incoming values, new or given ones, and the statements that update them."""
+    """Accumulators for incoming values, new or given ones, and the statements that update them.
+
+    `parts` has names for some parts of the combiner's expressions.
+    """
     tiles = into or tuple(Tile(names.numbered("t"), t.spans, t.dtype) for t in coming)
-    made = Accumulation(combiner, tiles, tuple(coming), names)
+    made = Accumulation(combiner, tiles, tuple(coming), names, parts or {})
     if combiner is ANY:
         made.updates.append(Compute(tiles[0], arg(0), (coming[0],)))
         return made
@@ -101,7 +114,7 @@ def combine(
         made.updates.append(Compute(tiles[0], combiner.combine[0], (tiles[0], coming[0])))
         return made
     arguments = (*tiles, *coming)
-    shared = _Shared(arguments, names)
+    shared = _Shared(arguments, made.name)
     finished: list[tuple[Tile, Tile]] = []
     for tile, expr in zip(tiles, combiner.combine, strict=True):
         value, operands = shared.written_out(expr, frozenset(tile.spans))
@@ -157,8 +170,8 @@ def _is_needed(expr: Expr, combiner: Combiner) -> bool:
 class _Shared:
     """Parts of a combiner's expressions that have tiles of their own."""
 
-    def __init__(self, arguments: Sequence[Tile], names: TileNames) -> None:
-        self.arguments, self.names = arguments, names
+    def __init__(self, arguments: Sequence[Tile], name: Callable[[Expr], str]) -> None:
+        self.arguments, self.name = arguments, name
         self.tiles: dict[Expr, Tile] = {}
         self.statements: list[Statement] = []
 
@@ -171,9 +184,8 @@ class _Shared:
             spans = self.spans(expr)
             value, operands = self.written_out(expr, spans)
             used = [self.arguments[n.value] for n in postorder(expr) if isinstance(n.value, int)]
-            tile = Tile(
-                self.names.numbered("t"), tuple(s for s in order if s in spans), used[0].dtype
-            )
+            own = tuple(s for s in order if s in spans)
+            tile = Tile(self.name(expr), own, used[0].dtype)
             self.statements.append(Compute(tile, value, operands))
             self.tiles[expr] = tile
         return self.tiles[expr]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import listed
 from blockbuster_fusion.ir.names import Names
@@ -18,7 +19,7 @@ class NestNames(Names):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
-        self.listed, names = _of_listing(graph)
+        self.listed, self.parts, names = _of_listing(graph)
         self.taken |= names
         self.given: set[str] = set()
 
@@ -33,8 +34,15 @@ class NestNames(Names):
 
 
 @lru_cache(maxsize=MOST_LISTED)
-def _of_listing(graph: Graph) -> tuple[Mapping[Value, str], frozenset[str]]:
-    """The name of each value in the listing, and all numbered names there: a search asks again."""
+def _of_listing(
+    graph: Graph,
+) -> tuple[Mapping[Value, str], Mapping[Value, Mapping[Expr, str]], frozenset[str]]:
+    """The names of values and of combiners' parts in the listing, and all numbered names there.
+
+    They are kept, as a search asks again.
+    """
     found = listed(graph)
     named = {value: name for (_, value), name in found.labels.names.items()}
-    return named, frozenset(name for line in found.lines for name in _NUMBERED.findall(line))
+    parts = {value: own for (_, value), own in found.labels.parts.items()}
+    taken = frozenset(name for line in found.lines for name in _NUMBERED.findall(line))
+    return named, parts, taken
