@@ -207,6 +207,9 @@ def test_names_of_a_kernel_lead_to_the_block_program(moment: str, attention: Bro
     attention.click("#lines b[data-name=t17]")
     assert attention.value("document.querySelectorAll('.cell.picked').length") == 1
     assert "t17 = 1/t12" in attention.value("document.querySelector('.selected').textContent")
+    attention.click("#lines b[data-name=t12]")
+    told = attention.value("document.querySelector('.selected').textContent")
+    assert told.startswith("t12 (accumulator)t11,t12,t13 = t14,t12*t15+t8*t16,")
     attention.click("#lines b.border[data-name=VT]")
     assert "VT" in attention.value("document.querySelector('.selected').textContent")
 

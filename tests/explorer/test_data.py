@@ -155,6 +155,20 @@ def words_of(moment: Data) -> set[str]:
     return set(re.findall(r"[A-Za-z]\w*?(?=_ptr|\W)", moment["text"]))
 
 
+def test_a_fold_of_several_values_has_a_ring_for_each() -> None:
+    """Online softmax: the maximum, the sum and the result are updated together."""
+    data = data_of("attention")
+    moment = next(each for each in data["moments"] if each["id"] == "snapshot-2-cuda-source")
+    drawn = data["frames"][moment["frame"]]
+    kinds = {box["key"]: (box["kind"], box.get("names")) for box in drawn["boxes"]}
+    makers = {name: kinds[key] for name, key in drawn["makers"].items()}
+    assert [makers[f"t{n}"] for n in (11, 12, 13)] == [
+        ("accumulate", [f"t{n}"]) for n in (11, 12, 13)
+    ]
+    assert {makers[f"t{n}"] == makers["t11"] for n in (14, 15, 16)} == {True}
+    assert makers["t3"][0] == "dot"  # one value has the operator that makes it
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_passes_give_new_values_names_that_the_listing_lacks(name: str) -> None:
     """Sums in place need fewer tiles; their names are not used again."""

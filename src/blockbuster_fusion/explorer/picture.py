@@ -267,11 +267,24 @@ class _Picture:
         for key, drawn in self.drawn.items():
             if drawn.kind in ("array", "input", "output"):
                 found.update((name, key) for name in drawn.names)
+        found |= self._folded()
         for line, node in zip(self.listed.lines, self.listed.nodes, strict=True):
             match = _DEFINED.match(line.strip())
             if match is not None and str(node) in self.drawn:
                 for name in match[1].split(","):
                     found.setdefault(name, str(node))
+        return found
+
+    def _folded(self) -> dict[str, str]:
+        """The ring of each name in a fold of several values: no operator makes one of these."""
+        found: dict[str, str] = {}
+        for (path, first), parts in self.listed.labels.parts.items():
+            op = self.graph.at(path).op(first.node)
+            mode = op.modes[first.port] if isinstance(op, Map) else None
+            for port in range(mode.combiner.arity if mode is not None else 0):
+                value = Value(first.node, first.port + port)
+                found[self.name(path, value)] = f"o{value.node}.{value.port}"
+                found |= dict.fromkeys(parts.values(), f"o{first.node}.{first.port}")
         return found
 
 

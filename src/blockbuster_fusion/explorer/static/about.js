@@ -87,6 +87,9 @@ function aboutCell(frame, box, reason) {
   const near = frame.edges.filter((edge) => edge.ends.includes(box.key));
   const kinds = { array: "list in global memory", input: "input", output: "output", map: "map", load: "load", store: "store", accumulate: "accumulator", port: "operand" };
   const parts = [html("p", {}, html("code", {}, box.text || (box.names || []).join(", ")), ` (${kinds[box.kind] || box.kind})`)];
+  const makes = (text) => text.split(/ [+*]?= /)[0].split(",").includes(box.names[0]);
+  const line = box.kind === "accumulate" ? frame.lines.map(([text]) => text.trim()).find(makes) : null;
+  if (line) parts.push(html("p", {}, html("code", {}, line)));
   if (box.type) parts.push(html("p", { class: "soft" }, box.type));
   if (box.moved) parts.push(html("p", {}, `stored ${bytes(box.moved[1])}, loaded ${bytes(box.moved[0])}`));
   if (box.kind === "array") {
