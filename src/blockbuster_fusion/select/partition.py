@@ -21,7 +21,8 @@ the same costs, so that equal layers are solved once.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
@@ -162,6 +163,8 @@ class Partitioner:
         self.rounds(search)
         if self.narrow:  # what was sought narrowly is no bound
             search.bound = self.shared_bound()
+        elif any(window.looks_ahead for window in self.windows):
+            search.bound = self.bound_of_all()
         if self.reasons and self.sure is not None:
             self.suppose(self.sure)
             self.take(search)
@@ -322,6 +325,20 @@ class Partitioner:
     def cost(self, key: str) -> Seconds:
         """The cost that a candidate counts with now."""
         return self.priced.get(key) or self.unpriced[key]
+
+    def bound_of_all(self) -> float:
+        """A bound for all partitions, those with candidates that look ahead too.
+
+        It is the time of the cheapest one if candidates need nothing beyond their windows.
+        """
+        free = copy(self)
+        own = [tuple(needed & w.all for needed in w.needed) for w in self.windows]
+        pairs = zip(self.windows, own, strict=True)
+        free.windows = [replace(w, needed=needed, looks_ahead=False) for w, needed in pairs]
+        free.distinct = {window.digest: window for window in free.windows}
+        free.reached, free.narrow, free.reasons = {}, set(), {}
+        _, least = free.solved()
+        return self.shared_bound() if free.narrow else least
 
     def shared_bound(self) -> float:
         """A bound for any search: each unit has a share of the cheapest part that may have it."""
