@@ -263,7 +263,7 @@ EVALUATES = {
     "torch/plan/sized.py": "numbered names only",
     "torch/plan/tape_text.py": "numbered names and numbers only",
     "torch/plan/regions.py": "numbers only",
-    "runtime/triton/launch.py": "the text of print_triton",
+    "runtime/triton/modules.py": "the text of print_triton",
 }
 
 

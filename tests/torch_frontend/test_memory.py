@@ -223,9 +223,10 @@ def test_an_exported_program_takes_no_other_constants() -> None:
 
 def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that should have been one kernel and is two is reported."""
+    from blockbuster_fusion import search_job
     from blockbuster_fusion.torch import compile_parts
 
-    choose = compile_parts.choose
+    choose = search_job.choose
 
     def refusing(request: Request) -> list[Choice]:
         assert isinstance(request.program, bb.ArrayProgram)
@@ -233,7 +234,7 @@ def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPa
             raise bb.errors.NoKernel(what="all of it", remedy="take less")
         return choose(request)
 
-    monkeypatch.setattr(compile_parts, "choose", refusing)
+    monkeypatch.setattr(search_job, "choose", refusing)
     monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
     monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
     explained = bb.explain(lambda x: x.tanh().floor(), numbers(3, 5))

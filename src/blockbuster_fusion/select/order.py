@@ -77,6 +77,19 @@ class Order:
         """The operators outside an ideal whose operands are all in it."""
         return (i for i in members(self.all & ~ideal) if not self.operands[i] & ~ideal)
 
+    def in_order(self, parts: Iterable[int]) -> list[int] | None:
+        """Parts in an order in which they can be run; None if they need each other."""
+        left = [(part, self.needed(part)) for part in parts]
+        done, found = 0, list[int]()
+        while left:
+            ready = next((x for x in left if not x[1] & ~done), None)
+            if ready is None:
+                return None
+            left.remove(ready)
+            found.append(ready[0])
+            done |= ready[0]
+        return found
+
     def is_partition(self, parts: Iterable[int]) -> bool:
         """True if the parts, one after the other, run each operator once and in order."""
         ideal = 0

@@ -41,6 +41,8 @@ SLACK = 1e-12
 """The relative difference below which two sums are equal: they may be added in another order."""
 HALVINGS = 12
 """The weights of device and host that are tried, each between two others."""
+BEYOND = "candidates that need units beyond the border of their window"
+"""A limit of the search."""
 NEVER = Seconds(math.inf, math.inf)
 """The cost of a part that nothing can run."""
 
@@ -121,6 +123,8 @@ class Partitioner:
     caps: Caps = field(default_factory=Caps)
     expect: Callable[[Sequence[Placed]], None] | None = None
     """Is told which candidates are priced next, one after the other."""
+    order: Callable[[Sequence[int]], Sequence[int] | None] | None = None
+    """Puts parts in an order in which they can be run; gives None if they need each other."""
     priced: dict[str, Seconds] = field(default_factory=dict)
     """The costs that are known; a caller may know some before."""
 
@@ -138,12 +142,14 @@ class Partitioner:
         """The labels at the end of a window, from a state at its beginning."""
         self.most = self.caps.priced
         self.within = Ideals(self.total, self.caps)
+        self.is_free = False
+        """True if candidates need nothing beyond their windows: then parts may need each other."""
         self.narrow, self.reasons = set[str](), dict[str, None]()
         """The digests of windows with too many ideals, and the limits that were reached."""
         if any(window.is_cut for window in self.windows):
             self.reasons["more candidates than the limits allow"] = None
         if any(window.looks_ahead for window in self.windows):
-            self.reasons["candidates that need units beyond the border of their window"] = None
+            self.reasons[BEYOND] = None
 
     def cheapest(self, incumbent: Sequence[int], known: Seconds | None = None) -> Partition:
         """The cheapest partition; `incumbent` is one that can be run.
@@ -164,7 +170,7 @@ class Partitioner:
         if self.narrow:  # what was sought narrowly is no bound
             search.bound = self.shared_bound()
         elif any(window.looks_ahead for window in self.windows):
-            search.bound = self.bound_of_all()
+            self.look_ahead(search)
         if self.reasons and self.sure is not None:
             self.suppose(self.sure)
             self.take(search)
@@ -193,7 +199,9 @@ class Partitioner:
             self.ask(unknown)
             cost = self.sum(parts)
             if self.total(cost) < self.total(search.cost):
-                search.parts, search.cost = parts, cost
+                ordered = self.ordered(parts)
+                if ordered is not None:
+                    search.parts, search.cost = ordered, cost
             if not unknown:
                 return
 
@@ -326,10 +334,19 @@ class Partitioner:
         """The cost that a candidate counts with now."""
         return self.priced.get(key) or self.unpriced[key]
 
-    def bound_of_all(self) -> float:
-        """A bound for all partitions, those with candidates that look ahead too.
+    def ordered(self, parts: Sequence[Placed]) -> list[Placed] | None:
+        """Parts in an order in which they can be run; None if they need each other."""
+        if not self.is_free:
+            return [*parts]
+        whole = [part << window.first for window, part in parts]
+        found = None if self.order is None else self.order(whole)
+        return None if found is None else [self.placed(part) for part in found]
 
-        It is the time of the cheapest one if candidates need nothing beyond their windows.
+    def look_ahead(self, search: "_Search") -> None:
+        """Goes on with candidates that need units of the next window.
+
+        They are free to run before these, so that the bound is one for all partitions. The
+        cheapest one is taken if its parts can be put in order.
         """
         free = copy(self)
         own = [tuple(needed & w.all for needed in w.needed) for w in self.windows]
@@ -337,8 +354,14 @@ class Partitioner:
         free.windows = [replace(w, needed=needed, looks_ahead=False) for w, needed in pairs]
         free.distinct = {window.digest: window for window in free.windows}
         free.reached, free.narrow, free.reasons = {}, set(), {}
-        _, least = free.solved()
-        return self.shared_bound() if free.narrow else least
+        free.is_free = True
+        search.bound = 0.0
+        free.rounds(search)
+        self.reasons |= free.reasons
+        if free.narrow:
+            search.bound = self.shared_bound()
+        if self.total(search.cost) <= search.bound * (1 + SLACK):
+            del self.reasons[BEYOND]
 
     def shared_bound(self) -> float:
         """A bound for any search: each unit has a share of the cheapest part that may have it."""

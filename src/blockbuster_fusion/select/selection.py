@@ -59,7 +59,8 @@ class Selection:
         Else it is that of single units.
         """
         costs = (self._floor, self._price, self._guess, self._sure)
-        partitioner = Partitioner(self.windows, *costs, self.total, self.caps, self._expect)
+        hooks = (self._expect, self.units.order.in_order)
+        partitioner = Partitioner(self.windows, *costs, self.total, self.caps, *hooks)
         offers = dict(incumbent)
         known: Seconds | None = None
         if offers:
