@@ -20,7 +20,7 @@ from blockbuster_fusion.array.data import (
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
-from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.errors import BlockbusterError, WorkerFailed
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
@@ -135,6 +135,10 @@ def forecast(choice: Choice, sizes: Sizes, machine: Machine) -> Forecast:
     return Forecast(choice.config, seconds, error_of(nest, machine))
 
 
+def prepare() -> None:
+    """Does nothing: all is imported."""
+
+
 def run_job(data: Data) -> Data:
     """The best points of a program's schedule space and the time of the first, as plain data."""
     job = SearchJob.from_data(data)
@@ -153,7 +157,11 @@ def found(points: Sequence[Data], choices: Sequence[Choice]) -> list[Choice]:
     for point in points:
         config = Config.from_data(point["config"])
         tiles = {_dim(dim): tile for dim, tile in point["tiles"]}
-        base = by_snapshot[config.snapshot]
+        base = by_snapshot.get(config.snapshot)
+        if base is None:
+            raise WorkerFailed(
+                problem=f"it has found snapshot {config.snapshot}, which is not here"
+            )
         made.append(replace(base, schedule=config.schedule, tiles=tiles))
     return made
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 SEARCH, KERNEL, PREPARE = "search", "kernel", "prepare"
-"""The tasks; the last one imports the modules of the others, so that these begin at once."""
+"""The tasks; the last one prepares the modules of the others, so that these begin at once."""
 TASKS: Final[Mapping[str, str]] = {
     SEARCH: "blockbuster_fusion.search_job",
     KERNEL: "blockbuster_fusion.runtime.triton.kernel_job",
 }
-"""The modules of tasks; `run_job` of each does a job."""
+"""The modules of tasks: `prepare` is called once, and `run_job` does a job."""
 
 
 def answer(line: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def answer(line: str) -> dict[str, Any]:
         job = json.loads(line)
         if job["task"] == PREPARE:
             for module in TASKS.values():
-                importlib.import_module(module)
+                importlib.import_module(module).prepare()
             return {"result": None}
         return {"result": importlib.import_module(TASKS[job["task"]]).run_job(job)}
     except Exception as error:  # whatever a compiler raises

@@ -17,7 +17,10 @@ from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.runtime import workers
-from blockbuster_fusion.runtime.workers import shared_workers
+from blockbuster_fusion.runtime.workers import (
+    forget_shared_workers,
+    shared_workers,
+)
 from blockbuster_fusion.search_job import SearchesAhead, SearchJob, forecast, found, run_job
 
 H200 = known()["h200"]
@@ -70,13 +73,13 @@ def check(job: SearchJob) -> None:
 @pytest.fixture
 def some_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if there were four processors."""
-    shared_workers.cache_clear()
+    forget_shared_workers()
     monkeypatch.setattr(workers, "usual_workers", lambda: 4)
     yield
     made = shared_workers()
     assert made is not None
     made.close()
-    shared_workers.cache_clear()
+    forget_shared_workers()
 
 
 def test_processes_search_at_the_same_time(some_workers: None) -> None:
@@ -105,17 +108,17 @@ def test_a_job_that_fails_is_done_here() -> None:
 
 
 def test_few_processors_have_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared_workers.cache_clear()
+    forget_shared_workers()
     monkeypatch.setattr(workers, "usual_workers", lambda: 3)
     ahead = SearchesAhead()
     ahead.start({name: job_of(name) for name in EXAMPLES})
     assert not ahead.waiting
-    shared_workers.cache_clear()
+    forget_shared_workers()
 
 
 def test_processes_of_a_run_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared_workers.cache_clear()
+    forget_shared_workers()
     monkeypatch.setattr(workers, "usual_workers", lambda: 16)
     monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "8")
     assert shared_workers() is None
-    shared_workers.cache_clear()
+    forget_shared_workers()

@@ -100,6 +100,53 @@ def test_equal_to_all_partitions(block: int, has_host: bool) -> None:
         assert found.certificate.priced <= found.certificate.candidates
 
 
+def in_windows(order: Order, costs: Mapping[int, Seconds], border: int) -> list[Window]:
+    """An order in two windows; candidates may need units of the second one."""
+    made = []
+    for first, end in ((0, border), (border, len(order))):
+        own = [p for p in costs if first <= (p & -p).bit_length() - 1 < end]
+        needed = tuple(order.needed(part) >> first for part in own)
+        parts, keys = tuple(part >> first for part in own), tuple(map(str, own))
+        looks_ahead = any(x >> (end - first) for x in needed)
+        digest = f"from {first} on"
+        size = end - first
+        made.append(Window(first, size, digest, parts, needed, keys, looks_ahead=looks_ahead))
+    return made
+
+
+def test_candidates_that_look_beyond_their_window() -> None:
+    """Where the search has proven its partition, none of all is cheaper."""
+    unproven = 0
+    for seed in range(PROGRAMS // 2):
+        rng = random.Random(seed)
+        order = random_order(rng)
+        costs = random_costs(rng, order, has_host=bool(seed % 2))
+        if len(order) < 2:
+            continue
+        windows = in_windows(order, costs, rng.randrange(1, len(order)))
+        below = floors(costs, rng)
+        floor, price = (lambda w, part, own=own: own[part << w.first] for own in (below, costs))
+        single = [1 << i for i in range(len(order))]
+        found = Partitioner(windows, floor, price, order=order.in_order).cheapest(single)
+        alone = Partitioner(windows, floor, price).cheapest(single)
+        every = (sum((costs[p] for p in own), Seconds(0.0)) for own in partitions(order, costs))
+        best = min(x.total() for x in every)
+        assert order.is_partition(found.parts), seed
+        assert best <= found.certificate.value * (1 + 1e-12), seed
+        assert found.certificate.value <= alone.certificate.value, seed
+        assert found.certificate.bound <= best * (1 + 1e-12), seed
+        if found.certificate.proven:
+            assert found.certificate.value == pytest.approx(best), seed
+        unproven += not found.certificate.proven
+    assert unproven < PROGRAMS // 50
+
+
+def test_an_order_of_parts() -> None:
+    order = Order([(), (), (1,), (0,)])
+    assert order.in_order([bits([3]), bits([1, 2]), bits([0])]) == [6, 1, 8]
+    assert order.in_order([bits([0, 2]), bits([1, 3])]) is None
+
+
 def test_parts_that_need_each_other_are_no_partition() -> None:
     """Two convex parts, each of which reads the other: 0 → 3 and 1 → 2."""
     order = Order([(), (), (1,), (0,)])

@@ -6,10 +6,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -82,7 +84,7 @@ def test_what_is_compiled_ahead_is_found(subject: Subject, monkeypatch: pytest.M
 def test_no_worker_starts_without_work_for_several(
     count: int, choices: int, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(workers.threading, "Thread", None)
     some = subject.choices[:choices]
     compile_choices(Workers(count), some, subject.inputs, subject.sizes, FOREVER)
 
@@ -241,3 +243,71 @@ def test_a_bad_number_of_workers_is_told_where_it_is_needed(
     assert bb.compile(lambda x: x.exp() * 2, torch.ones(3, 4)) is not None
     with pytest.raises(WrongKind, match="a whole number"):
         bb.tune(bb.examples.find("softmax"), torch.ones(3, 4))
+
+
+# ------------------------------------------------------------------------ shared workers
+
+
+class Obedient:
+    """A process that answers every job with its process's number."""
+
+    made: ClassVar[list["Obedient"]] = []
+    answer = '{"result": 1}'
+
+    def __init__(self, module: str) -> None:
+        self.has_answered, self.has_ended = False, False
+        self.made.append(self)
+
+    def ask(self, job: str) -> str:
+        self.has_answered = True
+        return self.answer
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+@pytest.fixture
+def obedient(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Obedient]]:
+    monkeypatch.setattr(Obedient, "made", [])
+    monkeypatch.setattr(workers, "WorkerProcess", Obedient)
+    monkeypatch.setattr(workers, "usual_workers", lambda: 4)
+    workers.forget_shared_workers()
+    yield Obedient
+    made = workers.shared_workers()
+    if made is not None:
+        made.close()
+    workers.forget_shared_workers()
+
+
+def test_threads_that_race_get_the_same_workers(obedient: type[Obedient]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = {*pool.map(lambda _: workers.shared_workers(), range(64))}
+    (made,) = found
+    assert made is not None
+    assert [made.job({}).result() for _ in range(9)] == [1] * 9
+    assert len(obedient.made) <= 3
+
+
+def test_an_answer_that_is_cut_short_fails_the_job_alone(
+    obedient: type[Obedient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Workers(1)
+    monkeypatch.setattr(obedient, "answer", '{"result')
+    with pytest.raises(WorkerFailed, match="its answer is none"):
+        made.job({}).result()
+    assert obedient.made[0].has_ended
+    monkeypatch.setattr(obedient, "answer", '{"result": 2}')
+    assert made.job({}).result() == 2
+    made.close()
+    with pytest.raises(WorkerFailed, match="it was stopped"):
+        made.job({}).result()
+
+
+@pytest.mark.parametrize("processes", ["0", "many", "", "-1"])
+def test_a_strange_number_of_processes_counts_as_one(
+    processes: str, obedient: type[Obedient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    made = workers.shared_workers()
+    assert made is not None
+    assert made.count == 3

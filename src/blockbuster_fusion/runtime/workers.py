@@ -4,12 +4,13 @@ Threads of one process take turns in Python, so such code is shared among proces
 fails is done again by the caller, who sees the reason.
 """
 
+import contextlib
 import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from blockbuster_fusion.errors import WorkerFailed, WrongKind
@@ -18,6 +19,7 @@ from blockbuster_fusion.runtime.worker_process import WorkerProcess
 from blockbuster_fusion.worker import PREPARE
 
 T = TypeVar("T")
+_Task = tuple[Future[Any], Callable[[], Any]]
 
 VARIABLE = "BLOCKBUSTER_WORKERS"
 MOST_USUAL = 16
@@ -33,7 +35,7 @@ def usual_workers() -> int:
     if given.isascii() and given.isdigit():
         return int(given)
     if given:
-        wanted, remedy = "a whole number", "1 compiles in the process itself"
+        wanted, remedy = "a whole number", "1 does all work in the process itself"
         raise WrongKind(function=VARIABLE, wanted=wanted, given=repr(given), remedy=remedy)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(cores or 1, MOST_USUAL)
@@ -47,87 +49,136 @@ def check_workers(count: object) -> None:
         raise WrongKind(function="tune", wanted=wanted, given=given, remedy=remedy)
 
 
-@cache
+class _Shared:
+    """The workers that all models of this process share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.is_known = False
+        self.workers: Workers | None = None
+
+
+_SHARED = [_Shared()]
+"""One; a process that is forked has another one."""
+
+
 def shared_workers() -> "Workers | None":
     """The workers of this process, which start now; None if there are few processors.
 
     Processes of one distributed run share the processors.
     """
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-    count = min(usual_workers() // processes - 1, MOST_SHARED)
-    if count < FEWEST:
-        return None
-    made = Workers(count)
-    for _ in range(count):
-        made.job({"task": PREPARE})
-    return made
+    shared = _SHARED[0]
+    with shared.lock:
+        if not shared.is_known:
+            beside = os.environ.get("LOCAL_WORLD_SIZE", "")
+            processes = int(beside) if beside.isascii() and beside.isdigit() else 1
+            count = min(usual_workers() // max(processes, 1) - 1, MOST_SHARED)
+            if count >= FEWEST:
+                shared.workers = Workers(count, {"task": PREPARE})
+                shared.workers.start()
+            shared.is_known = True
+        return shared.workers
+
+
+def forget_shared_workers() -> None:
+    """Has the next caller of `shared_workers` start others."""
+    _SHARED[0] = _Shared()
 
 
 if hasattr(os, "register_at_fork"):  # the pipes of workers belong to one process
-    os.register_at_fork(after_in_child=shared_workers.cache_clear)
+    os.register_at_fork(after_in_child=forget_shared_workers)
 
 
 class Workers:
-    """Threads, and a process of each: started when there is work."""
+    """Threads, and a process of each: started when there is work.
 
-    def __init__(self, count: int) -> None:
+    Threads do not keep the interpreter from its end, and processes end with their input.
+    """
+
+    def __init__(self, count: int, first: Mapping[str, Any] | None = None) -> None:
+        """Each process does the first job before all others."""
         check_workers(count)
-        self.count = max(count, 1)
+        self.count, self.first = max(count, 1), first
         self.stop = threading.Event()
         """Is set when all is to end."""
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._tasks = SimpleQueue[_Task | None]()
+        self._threads: list[threading.Thread] = []
         self._own = threading.local()
         self._processes: list[WorkerProcess] = []
+
+    def start(self) -> None:
+        """Starts all threads and processes, before there is work."""
+        with self._lock:
+            while len(self._threads) < self.count and not self.stop.is_set():
+                thread = threading.Thread(target=self._work, name="blockbuster", daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
     def job(self, job: Mapping[str, Any]) -> "Future[Any]":
         """The result of a job, which a process does; WorkerFailed if it fails."""
         return self.run(lambda: self.ask(job))
 
-    def each(self, job: Mapping[str, Any]) -> "list[Future[Any]]":
-        """The results of a job that every process does: none begins before all threads are free."""
-        gate = threading.Barrier(self.count)
-
-        def one() -> Any:
-            gate.wait()
-            return self.ask(job)
-
-        return [self.run(one) for _ in range(self.count)]
-
     def run(self, task: Callable[[], T]) -> "Future[T]":
         """The result of a task that a thread runs."""
-        return self._started().submit(task)
+        made: Future[T] = Future()
+        self.start()
+        if self.stop.is_set():
+            made.set_exception(WorkerFailed(problem="it was stopped"))
+        else:
+            self._tasks.put((made, task))
+        return made
 
     def ask(self, job: Mapping[str, Any]) -> Any:
         """The result of a job, which the process of this thread does; WorkerFailed if it fails."""
         process = self._process()
         try:
             answer = json.loads(process.ask(json.dumps(job)))
-        except WorkerFailed as error:
+        except (WorkerFailed, ValueError) as error:  # it has ended, maybe while it wrote
             self._own.process = None
+            process.end()
             if not process.has_answered and not self.stop.is_set():  # nor will another one
                 self.stop.set()
-                log.warning("kernels are compiled one at a time: a worker fails: %s", error)
-            raise
+                told = "schedules are searched and kernels compiled in this process"
+                log.warning("%s: a worker fails: %s", told, error)
+            if isinstance(error, WorkerFailed):
+                raise
+            raise WorkerFailed(problem=f"its answer is none: {error}") from error
         if "failure" in answer:
             raise WorkerFailed(problem=f"its job fails: {answer['failure']}")
         return answer["result"]
 
     def close(self) -> None:
-        """Ends all threads and processes."""
+        """Ends all threads and processes; what is not begun fails."""
         with self._lock:
             self.stop.set()
             for process in self._processes:
                 process.end()
             self._processes.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+        while not self._tasks.empty():  # put by others meanwhile
+            self._refuse(self._tasks.get())
 
-    def _started(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.count, "blockbuster")
-            return self._pool
+    def _work(self) -> None:
+        if self.first is not None:
+            with contextlib.suppress(WorkerFailed):  # the next job tells what is wrong
+                self.ask(self.first)
+        while (item := self._tasks.get()) is not None:
+            made, task = item
+            if self.stop.is_set():
+                self._refuse(item)
+            elif made.set_running_or_notify_cancel():
+                try:
+                    made.set_result(task())
+                except BaseException as error:
+                    made.set_exception(error)
+
+    def _refuse(self, item: _Task | None) -> None:
+        if item is not None and item[0].set_running_or_notify_cancel():
+            item[0].set_exception(WorkerFailed(problem="it was stopped"))
 
     def _process(self) -> WorkerProcess:
         """The process of this thread."""

@@ -16,7 +16,7 @@ on both sides read is in both."""
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What all programs move of one array."""
+    """The bytes that all programs move of one array."""
 
     size: float
     """Bytes of the array that are touched."""

@@ -49,7 +49,12 @@ from blockbuster_fusion.torch.options import Options, device_of
 from blockbuster_fusion.torch.part_inputs import example_inputs
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
-from blockbuster_fusion.torch.tuned import measured_before, tuned_choices, tuning_key
+from blockbuster_fusion.torch.tuned import (
+    known_seed,
+    measured_before,
+    tuned_choices,
+    tuning_key,
+)
 
 MOST_COMPILED = 256
 """The number of executables that are kept for other models."""
@@ -387,7 +392,9 @@ class PartCompiler:
         key = self.key(part, target)
         if _CHOSEN.get(key) is not None or key not in self.ahead.waiting or self.points(part):
             return None
-        return self.ahead.forecast(key) if self.record(part, target) is None else None
+        tuning, machine = self.tuning(part, target), self.machine(target)
+        is_tuned = measured_before(tuning, machine) or known_seed(tuning, machine)
+        return None if is_tuned else self.ahead.forecast(key)
 
     def search_job(self, part: PartProgram, target: str) -> SearchJob:
         """The search for the schedules of a part."""

@@ -49,7 +49,7 @@ def versions() -> tuple[tuple[str, str], ...]:
 def measured_before(key: Key, machine: Machine) -> Record | None:
     """The best measurement on this machine: the user's own, or that of the machine's seed."""
     found = database().best(key)
-    if found is None and (seed := _seed(key, machine)) is not None and seed.counts:
+    if found is None and (seed := known_seed(key, machine)) is not None and seed.counts:
         return seed.record
     return found
 
@@ -62,7 +62,7 @@ def tuned_choices(
     What was not measured here has to be as fast as is predicted of the usual choice, but for the
     error of predictions: by the measurement elsewhere, and by its own prediction.
     """
-    record, seed = measured_before(key, machine), _seed(key, machine)
+    record, seed = measured_before(key, machine), known_seed(key, machine)
     try:
         if record is not None:
             return choose(replace(request, config=Config.from_data(record.config)))
@@ -79,7 +79,8 @@ def tuned_choices(
         return []
 
 
-def _seed(key: Key, machine: Machine) -> Seed | None:
+def known_seed(key: Key, machine: Machine) -> Seed | None:
+    """The measurement that comes with the package for a machine of this kind, if there is one."""
     return seed_for(key, machine) if uses_seeds() else None
 
 

@@ -31,11 +31,12 @@ def sink(kernel: Kernel) -> Kernel:
         made = [*body]
         for loop in (s for s in body if isinstance(s, For)):
             if any(isinstance(s, Contract) for s in walk(loop.body)):
-                at = made.index(loop)
+                at = next(n for n, s in enumerate(made) if s is loop)
                 before, after = made[:at], made[at + 1 :]
                 later = _later(before, loop)
                 if _pays(later, loop, after, stored):
-                    made = [*(s for s in before if s not in later), loop, *later, *after]
+                    kept = [s for s in before if not any(s is x for x in later)]
+                    made = [*kept, loop, *later, *after]
         return tuple(made)
 
     return replace(kernel, body=rebuilt(kernel.body, moved))

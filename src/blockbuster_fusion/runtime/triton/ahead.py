@@ -9,8 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache, partial
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import Any
 
 import torch
@@ -49,21 +48,23 @@ def launches_of(
     return recorder.launches
 
 
+_STARTING, _STARTED = Lock(), dict[torch.device, "Future[None]"]()
+"""The devices for which Triton has started, each once."""
 _COMPILERS = BoundedSemaphore(max(2, os.cpu_count() or 1))
 """As many compilations as there are processors run at a time."""
 
 
-@cache
 def start(device: torch.device) -> "Future[None]":
     """Has a thread start Triton, its driver and ours, which takes more than a second.
 
     Threads that compile at the same time would each do much of that by themselves.
     """
-    pool = ThreadPoolExecutor(1)
-    try:
-        return pool.submit(_start, device)
-    finally:
-        pool.shutdown(wait=False)
+    with _STARTING:
+        if device not in _STARTED:
+            pool = ThreadPoolExecutor(1)
+            _STARTED[device] = pool.submit(_start, device)
+            pool.shutdown(wait=False)
+        return _STARTED[device]
 
 
 def _start(device: torch.device) -> None:
@@ -71,7 +72,7 @@ def _start(device: torch.device) -> None:
     with contextlib.suppress(Exception), torch.cuda.device(device):
         workers, number = shared_workers(), capability()
         if workers is not None and number is not None:
-            workers.each(smallest(number).data())[0].result()  # it is found in the cache then
+            workers.job(smallest(number).data()).result()  # it is found in the cache then
         load(SMALLEST).smallest.warmup(torch.float32, grid=(1,))
         load_library()
 
@@ -92,25 +93,22 @@ def compile_launches(launches: Sequence[FittingLaunch], device: torch.device) ->
 
     If there are workers, this process loads what they have compiled.
     """
-    workers, number = shared_workers(), capability()
 
     def compile_one(launch: FittingLaunch) -> None:
-        if workers is not None and number is not None and launch.is_new:
-            with contextlib.suppress(WorkerFailed):  # it is compiled here, and tells what is wrong
-                workers.ask(_job(launch, number).data())
         with _COMPILERS, torch.cuda.device(device):  # a thread has one of its own
             launch.compile()
 
     if device.type != "cuda":
         return
     start(device).result()
-    if workers is not None:
-        waiting = [workers.run(partial(compile_one, x)) for x in launches]
-        for made in waiting:
-            made.result()
-    else:
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(compile_one, launches))
+    workers, number = shared_workers(), capability()
+    if workers is not None and number is not None:
+        jobs = [workers.job(_job(x, number).data()) for x in launches if x.is_new]
+        for job in jobs:
+            with contextlib.suppress(WorkerFailed):  # this process tells what is wrong
+                job.result()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compile_one, launches))
 
 
 def kernel_jobs(

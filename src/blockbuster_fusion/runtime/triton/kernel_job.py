@@ -22,6 +22,8 @@ from blockbuster_fusion.runtime.triton.modules import load
 from blockbuster_fusion.runtime.triton.variants import compile_fitting
 from blockbuster_fusion.worker import KERNEL
 
+USUAL = 90
+"""The compute capability that Triton starts for where no GPU is known."""
 SMALLEST = """\
 import triton
 import triton.language as tl
@@ -65,6 +67,11 @@ class KernelJob:
         if self.unspecialised:
             function = triton.jit(function.fn, do_not_specialize=self.unspecialised)
         compile_fitting(function, given, self.options, shared_limit(self.capability))
+
+
+def prepare() -> None:
+    """Starts Triton for a usual GPU: most of that serves others, too."""
+    run_job(smallest(USUAL).data())
 
 
 def smallest(capability: int) -> KernelJob:
