@@ -113,7 +113,7 @@ def step_words(step: Step, sizes: Sizes) -> tuple[str, list[str]]:
     short, long = _PHRASES.get(step.rule, _GENERAL)
     a, b = pair.names()
     given = {"dim": step.dim, "a": quoted(a), "b": quoted(b), "shared": joined(pair.shared())}
-    given["wait"] = _wait_words(pair, given["b"]) if step.rule in WAITING else ""
+    given["wait"] = _wait_words(pair, quoted(b)) if step.rule in WAITING else ""
     lists = [text for value in pair.passed if (text := _list_words(pair, value))]
     sentences = [long.format(**given), *lists]
     if step.rule in REPEATING and step.dim is not None:
