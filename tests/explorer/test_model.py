@@ -13,6 +13,7 @@ from blockbuster_fusion.explorer.plan_data import plan_data
 from blockbuster_fusion.plans.plan import SizePlan, Step
 from blockbuster_fusion.report.collect import report_of
 from blockbuster_fusion.report.report import Note
+from blockbuster_fusion.select.partition import Certificate
 from helpers.chromium import Browser
 from helpers.explored import FRAGMENT, HOSTILE
 from helpers.plans import kernel_step, layered, library_step, misc_step, plan_of, stored
@@ -62,6 +63,7 @@ def test_the_two_questions_are_answered_up_front(plan: Browser) -> None:
     assert "12 × 90 µs measured, 1080 µs in all" in first
     assert "Why is it not fused further?reads 3 kB that gelu stores" in first
     assert second.startswith("Which kernel costs most?gelu (layers 0–4, 6–11), run by 1 generated")
+    assert "which kernels do not reach" in first
     plan.click(".answer .link")
     assert plan.value(CHOSEN) == "linear"
 
@@ -103,6 +105,34 @@ def test_a_row_tells_times_bytes_lines_and_reasons(plan: Browser) -> None:
     assert plan.value(CHOSEN) == "gelu"
     plan.press("Escape")
     assert "a sentence" in plan.value(ABOUT)
+
+
+def test_a_step_of_pytorch_s_has_no_kernel_page(plan: Browser) -> None:
+    plan.click("#table .row.library")
+    plan.value("document.getElementById('grid').focus()")
+    plan.press("Enter")
+    status = "document.getElementById('none').textContent"
+    assert plan.value(status) == "linear has no kernel page: PyTorch runs it."
+    plan.press("ArrowDown")
+    assert plan.value(status) == ""
+
+
+def test_the_proof_stays_in_view(browser: Browser, tmp_path: Path) -> None:
+    certificate = Certificate(3.0, 2.0, 3, 4, 2, 1, ("a limit",))
+    data = _plan(replace(layered(), certificate=certificate))
+    for row in data["rows"]:
+        row["modules"] = ["mlp.up"]
+    file = tmp_path / "proof.html"
+    file.write_text(model_page(data), encoding="utf-8")
+    browser.look()
+    browser.open(file.as_uri() + "#step-1")
+    proof = browser.value("document.getElementById('proof').textContent")
+    assert proof.startswith("not proven to be the least: at most 50 % above the least cost")
+    assert browser.value("document.querySelector('#about h2').textContent").startswith(
+        "linear (mlp.up)"
+    )
+    assert "linear (mlp.up)" in browser.value("document.getElementById('steps-graph').textContent")
+    assert browser.complaints == []
 
 
 def test_sorting_and_the_filter(plan: Browser) -> None:

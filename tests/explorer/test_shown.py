@@ -186,14 +186,47 @@ def test_the_page_explains_itself(attention: Browser) -> None:
     count = len(data["moments"]) - 1
     assert f"The page has {count} moments" in told
     assert f"{steps} are steps of fusion; the other {count - steps}" in told
-    for word in ("snapshot", "extension", "buffered edge", "Local memory"):
+    for word in (
+        "snapshot",
+        "extension",
+        "buffered edge",
+        "Local memory",
+        "forall",
+        "⊕",
+        "rule 1 · M",
+    ):
         assert word in told
     assert attention.value("document.getElementById('dialog').scrollTop") == 0
     attention.click("#close")
     rows = attention.value("[...document.querySelectorAll('#steps a')].map(e => e.textContent)")
     assert "17join exp with dotrule 1 · Nsnapshot 2" in rows
     assert attention.value("document.querySelectorAll('#steps .hint').length") == 3
-    assert data["chosen_why"] in attention.value("document.getElementById('chosen').textContent")
+    chosen = attention.value("document.getElementById('chosen').textContent")
+    assert data["chosen_why"] in chosen
+    times = {each["name"]: [*each["times"].values()] for each in data["snapshots"]}
+    assert f"At the sizes shown, {min(times, key=lambda name: times[name])} is fastest" in chosen
+
+
+def test_a_step_links_what_it_prepares_and_what_makes_it_safe(attention: Browser) -> None:
+    told = attention.value("document.getElementById('about').textContent")
+    assert "As written, exp may overflow" in told
+    assert "Each snapshot is made safe after fusion:" in told
+    attention.value("document.querySelector(\"#about a[href='#snapshot-2-pairs']\").click()")
+    attention.wait(f"{FRAGMENT} === 'snapshot-2-pairs'")
+    go(attention, "step-6")
+    change = attention.value("document.querySelector('#about .change').textContent")
+    assert change == "No cost changes yet: the step prepares step 7 (move row_scale behind dot)."
+
+
+def test_only_equal_costs_read_as_one(attention: Browser) -> None:
+    moments = data_of(attention)["moments"]
+    first = moments[0]["cost"]
+    for moment in moments[:18]:
+        text = "document.querySelector('.cost[data-cost={}] em').textContent"
+        for name in ("traffic", "flops", "local"):
+            shown = attention.value(text.format(name))
+            assert (shown == "1× unfused") == (moment["cost"][name] == first[name]), moment["id"]
+        attention.press("ArrowRight")
 
 
 def test_figures_that_look_the_same_are_no_change(attention: Browser) -> None:

@@ -66,6 +66,32 @@ def test_an_extension_says_what_it_repeats() -> None:
     assert said[-1].startswith("L has 3 blocks at these sizes: what was moved is computed for each")
 
 
+@pytest.mark.parametrize(
+    ("name", "rule", "said"),
+    [
+        ("attention", "swap_scale_dot", "The factor, the result of `1/x`, is complete only after"),
+        ("layernorm-matmul", "swap_shift_dot", "The shift, the result of `-x/KK`, is complete"),
+    ],
+)
+def test_a_swap_says_what_the_product_had_to_wait_for(name: str, rule: str, said: str) -> None:
+    trace = bb.fuse(bb.examples.find(name)).trace
+    step = next(step for step in trace if step.rule == rule)
+    _, (text, *_) = step_words(step, Sizes(SIZES | {"K": 256}))
+    assert said in text
+    assert f"a loop over {step.dim}, so `dot` had to wait" in text
+
+
+def test_a_factor_that_is_given_completes_no_loop() -> None:
+    trace = bb.fuse(bb.trace(_scaled, X="M K", c="M", Y="N K")).trace
+    step = next(step for step in trace if step.rule == "swap_scale_dot")
+    _, (text, *_) = step_words(step, Sizes({"M": 64, "K": 64, "N": 64}))
+    assert text.endswith("The product `dot` need not wait for the factor any more.")
+
+
+def _scaled(X, c, Y):
+    return (X * c[:, None]) @ Y.T
+
+
 def test_snapshots_say_what_is_left() -> None:
     fusion = bb.fuse(bb.examples.find("attention"))
     first, last = (
@@ -105,6 +131,34 @@ def test_a_maximum_runs_where_a_loop_sums() -> None:
 
     assert words() == "running maximum for `exp` (online softmax)"
     assert words(unit=["N"]) == "maximum for `exp`"
+
+
+def test_a_list_of_exponents_is_an_edge_only_where_it_is_stored() -> None:
+    first, last = bb.fuse(bb.examples.find("attention")).fused
+    words = [
+        SafetyWords("pairs", graph, make_safe(graph).graph, ()).costs() for graph in (first, last)
+    ]
+    assert words[0].endswith("a list of exponents beside it: 1 more buffered edge.")
+    assert words[1] == COSTS["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "may"),
+    [
+        ("attention", "As written, `exp` may overflow: no maximum is subtracted before it."),
+        ("safe-softmax-attention", ""),
+        ("layernorm-matmul", ""),
+    ],
+)
+def test_a_program_as_written_tells_what_is_made_safe_later(name: str, may: str) -> None:
+    moments = bb.explore(bb.examples.find(name), times=False).data["moments"]
+    told = moments[0]["safe"]
+    assert told["may"] == may
+    assert {key for key, _ in told["moments"]} == {
+        moment["id"] for moment in moments if moment.get("stage") == "safety"
+    }
+    rest = bb.explore(bb.examples.find("matmul-relu"), times=False).data["moments"]
+    assert "safe" not in rest[0]
 
 
 def test_every_safety_pass_has_its_words() -> None:

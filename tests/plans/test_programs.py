@@ -224,7 +224,7 @@ def test_certificates_of_several_graphs_are_one(plan: Plan) -> None:
     assert proof.certificate is not None
     assert proof.certificate.proven
     assert "proven to be the least, among 8 candidates" in str(proof)
-    told = "at most 100 % above the least cost, with the errors of predictions"
+    told = "not proven to be the least: at most 100 % above the least cost, with the errors"
     assert told in str(with_certificates(plan, graph, one))
     near = replace(one, bound=1.98, caps=("a limit",))
     told = "at most 1.0 % above the least cost, with the errors of predictions (a limit)"

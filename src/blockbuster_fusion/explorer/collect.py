@@ -11,6 +11,7 @@ from blockbuster_fusion.explorer.measured import measured
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.snapshot_words import cost_words, snapshot_words
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
+from blockbuster_fusion.explorer.written_words import as_written
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.graph import Graph
@@ -55,6 +56,7 @@ def program_data(
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
         moments += kernels.of(number, choices.all(number), first)
+    moments[0] |= as_written(graph, moments)
     data: Data = {
         "format": FORMAT,
         "kind": "program",

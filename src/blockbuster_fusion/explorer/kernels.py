@@ -6,7 +6,7 @@ from dataclasses import replace
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.explorer.safety_words import COSTS, NOTES, SafetyWords
+from blockbuster_fusion.explorer.safety_words import NOTES, SafetyWords
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, difference, frame, made_cells
 from blockbuster_fusion.ir.axis import Dim
@@ -93,7 +93,7 @@ class KernelMoments:
             if moment is not None:
                 current = moment["frame"]
                 said = {"short": words.short(), "decisions": words.decisions()}
-                notes = {"note": NOTES[name], "cost_note": COSTS[name]}
+                notes = {"note": NOTES[name], "cost_note": words.costs()}
                 yield moment | {"group": group, "stage": "safety"} | notes | said
         return current
 

@@ -9,6 +9,7 @@ from blockbuster_fusion.explorer.collect import FORMAT, snapshot_rows
 from blockbuster_fusion.explorer.kernels import LANGUAGES, KernelMoments
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, fusion_moments
+from blockbuster_fusion.explorer.written_words import as_written
 from blockbuster_fusion.fusion.fuse import run
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.graph import Graph
@@ -47,6 +48,7 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
     kernels = KernelMoments(sizes, frames)
     own = [replace(choice, fused=request.as_stored(source))] if target in LANGUAGES else []
     moments += kernels.of(number, own, runs["frame"]) if own else []
+    moments[0] |= as_written(fusion.initial, moments)
     return {
         "format": FORMAT,
         "kind": "program",

@@ -20,6 +20,13 @@ ROW = (
 """The fields of a row that the page has; arrays are told apart from it."""
 
 
+BOUND = (
+    "A time “at least” is a bound from bytes and operations, which kernels do not reach: fusing "
+    "may lose although the bound is below the time now. No fused kernels were timed there."
+)
+"""The meaning of a time of fused kernels that is a bound."""
+
+
 def plan_data(plan: Plan, report: Report, title: str) -> Data:
     """The data of the page of a plan, without source lines and the pages of its kernels."""
     rows: list[Data] = []
@@ -41,6 +48,7 @@ def plan_data(plan: Plan, report: Report, title: str) -> Data:
         "notes": [{"title": x.title, "lines": [*x.lines]} for x in report.notes],
         "answers": [*_answers(report, rows)],
         "margin": _margin(report.target),
+        "bound": BOUND,
         "sections": sections,
         "rows": rows,
         "arrays": stored,
@@ -123,7 +131,7 @@ def _answers(report: Report, rows: list[Data]) -> Iterator[Data]:
 
 def _answer(costly: Costly, rows: list[Data]) -> Data:
     """A costly step: which it is, what it costs, and why it is not fused further."""
-    row = costly.row
+    row, kept = costly.row, _without_results(costly.row)
     assert row.time is not None
     own = [at for at, x in enumerate(rows) if x["digest"] == row.digest]
     return {
@@ -136,7 +144,8 @@ def _answer(costly: Costly, rows: list[Data]) -> Data:
         "cost": _spent(costly, timed(row.time.seconds, row.time.basis)),
         "moves": f"reads {amount(row.bytes_read)}, writes {amount(row.bytes_written)}",
         "lines": [*row.lines],
-        "why": sentences(_without_results(row)),
+        "why": sentences(kept),
+        "bounded": any(x.fused is not None and x.fused.basis == "at least" for x in kept.kept),
     }
 
 

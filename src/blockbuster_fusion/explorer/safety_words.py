@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.explorer.operator_words import Operators
 from blockbuster_fusion.explorer.step_words import quoted
+from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.combiner import SIMPLE
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import listed
 from blockbuster_fusion.ir.ops import Map, Reduce
+from blockbuster_fusion.plans.amounts import counted
 from blockbuster_fusion.safety.choices import SafetyChoice
 
 NOTES = {
@@ -24,12 +26,11 @@ NOTES = {
 COSTS = {
     "storage": "In local memory, numbers of 32 bits take twice the bytes.",
     "pivot": "The common part has to be computed and subtracted: that adds operations.",
-    "pairs": (
-        "Maxima and rescaling add operations. Exponents need local memory, and a list of "
-        "exponentials that is stored has a list of exponents beside it: one more buffered edge."
-    ),
+    "pairs": "Maxima and rescaling add operations. Exponents need local memory.",
 }
 """The reason why figures change."""
+STORED = {"pairs": "A stored list of exponentials has a list of exponents beside it"}
+"""The reason why a pass has more lists in global memory."""
 _EXPONENTIAL = re.compile(r"\bexp2?\(")
 
 
@@ -55,6 +56,14 @@ class SafetyWords:
         online = " (online softmax)" if self._rescales() else ""
         return f"{running} for {self._exponentials()}{online}"
 
+    def costs(self) -> str:
+        """The reason why figures change, with the lists that are stored from here on."""
+        more = len(buffered(self.after)) - len(buffered(self.before))
+        if more <= 0:
+            return COSTS[self.name]
+        stored = STORED.get(self.name, "Some of that is stored")
+        return f"{COSTS[self.name]} {stored}: {counted(more, 'more buffered edge')}."
+
     def decisions(self) -> list[str]:
         """The decisions of the pass as sentences."""
         known, graphs = Operators(self.before, listed(self.before)), dict(self.before.walk())
@@ -74,7 +83,7 @@ class SafetyWords:
             name
             for _, graph in self.before.walk()
             for i in graph.nodes
-            if _EXPONENTIAL.search(known.text.get(i, ""))
+            if has_exponential(known.text.get(i, ""))
             for name in known.of(graph, i)
         ]
         return quoted(found) if found else "exponentials"
@@ -87,6 +96,11 @@ class SafetyWords:
         combiners = [mode.combiner for mode in modes]
         combiners += [op.combiner for op in ops if isinstance(op, Reduce)]
         return any(combiner not in simple for combiner in combiners)
+
+
+def has_exponential(statement: str) -> bool:
+    """True for a statement that computes an exponential."""
+    return _EXPONENTIAL.search(statement) is not None
 
 
 def _sentence(choice: SafetyChoice, operators: list[str] | None) -> str:

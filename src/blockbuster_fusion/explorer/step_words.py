@@ -9,7 +9,8 @@ from blockbuster_fusion.fusion.trace import Step
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import Listed, listed
-from blockbuster_fusion.ir.ops import Map, Value
+from blockbuster_fusion.ir.ops import Map, Reduce, Value
+from blockbuster_fusion.rules.swap_scale_dot import parts
 
 _PHRASES = {
     "fuse_consecutive_maps": (
@@ -28,8 +29,8 @@ _PHRASES = {
         "{a} and {b} as one",
         "Computes {a} and {b} as one expression.",
     ),
-    "swap_scale_dot": ("move {a} behind {b}", "Moves {a} behind {b}."),
-    "swap_shift_dot": ("move {a} behind {b}", "Moves the shift {a} behind {b}."),
+    "swap_scale_dot": ("move {a} behind {b}", "Moves {a} behind {b}.{wait}"),
+    "swap_shift_dot": ("move {a} behind {b}", "Moves the shift {a} behind {b}.{wait}"),
     "swap_row_column_scale": ("swap {a} and {b}", "Lets {a} and {b} change places."),
     "extend_map": (
         "move {b} into the loop over {dim}",
@@ -62,6 +63,8 @@ _PHRASES = {
 """By rules: for the list of steps, and as a sentence. A rule of a user's own has a general one."""
 REPEATING = ("extend_map", "extend_map_over_producers")
 """The rules that move work into a loop, which may repeat it."""
+WAITING = ("swap_scale_dot", "swap_shift_dot")
+"""The rules by which a product need not wait for an operand of a scale or shift before it."""
 _GENERAL = ("{a}, {b}", "Rewrites {a} and {b}.")
 
 
@@ -110,6 +113,7 @@ def step_words(step: Step, sizes: Sizes) -> tuple[str, list[str]]:
     short, long = _PHRASES.get(step.rule, _GENERAL)
     a, b = pair.names()
     given = {"dim": step.dim, "a": quoted(a), "b": quoted(b), "shared": joined(pair.shared())}
+    given["wait"] = _wait_words(pair, quoted(b)) if step.rule in WAITING else ""
     lists = [text for value in pair.passed if (text := _list_words(pair, value))]
     sentences = [long.format(**given), *lists]
     if step.rule in REPEATING and step.dim is not None:
@@ -141,6 +145,35 @@ def _list_words(pair: _Pair, value: Value) -> str:
     if rule == "fuse_map_with_reduction":
         return f"{name} is not stored any more: only the sum is kept, in local memory."
     return f"{name} is not stored any more: its blocks stay in local memory."
+
+
+def _wait_words(pair: _Pair, product: str) -> str:
+    """Sentences about the factor or shift that a product had to wait for."""
+    moved, _ = parts(pair.graph, pair.step.firing.at(pair.step.before))
+    name = pair.operators.maker(pair.graph, moved.c)
+    what = "shift" if pair.step.rule == "swap_shift_dot" else "factor"
+    made = f", the result of {quoted([name])}," if name else ""
+    dim = _completed_by(pair.graph, moved.c)
+    if dim is None:
+        return f" The product {product} need not wait for the {what}{made} any more."
+    return (
+        f" The {what}{made} is complete only after a loop over {dim}, so {product} had to wait "
+        "for all of that loop. Now it need not."
+    )
+
+
+def _completed_by(graph: Graph, value: Value) -> Dim | None:
+    """The dim of the nearest loop or reduction that adds up what a value is made of."""
+    left, seen = [value], {value}
+    while left:
+        value = left.pop(0)
+        op = graph.op(value.node)
+        if isinstance(op, Reduce) or (isinstance(op, Map) and op.modes[value.port] is not None):
+            return op.dim
+        new = [each for each in graph[value.node].inputs if each not in seen]
+        left += new
+        seen |= {*new}
+    return None
 
 
 def _repeated(dim: Dim, count: int) -> str:

@@ -56,6 +56,7 @@ def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Dat
             "rule": _rule(step),
             "frame": len(frames),
             "cost": after.pop("cost"),
+            "prepares": _prepared(step, trace[step.index :], shown),
             **_changes(step, frames[-1], after),
             **_snapshot_here(trace, step.index),
         }
@@ -72,6 +73,23 @@ def _shown(trace: Trace) -> list[int]:
     size = sum(len(graph.nodes) for _, graph in trace.initial.walk())
     stride = max(1, -(-len(trace) * size // ROOM))
     return [i for i in range(1, len(trace) + 1) if i % stride == 0 or i in trace.snapshots]
+
+
+def _prepared(step: Step, later: Iterable[Step], shown: Collection[int]) -> str:
+    """The moment of the first later step whose nodes come into one graph by this step."""
+    both = (step.before, step.after)
+    before, after = ({i: path for path, graph in x.walk() for i in graph.nodes} for x in both)
+    for other in later:
+        nodes = other.firing.nodes
+        apart, together = ({known.get(i) for i in nodes} for known in (before, after))
+        if _is_one(together) and not _is_one(apart):
+            return f"step-{other.index}" if other.index in shown else ""
+    return ""
+
+
+def _is_one(paths: Collection[Path | None]) -> bool:
+    """True if nodes with these paths lie in one graph."""
+    return len(paths) == 1 and None not in paths
 
 
 def _snapshot_here(trace: Trace, index: int) -> Data:

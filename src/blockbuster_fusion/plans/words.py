@@ -10,6 +10,7 @@ from blockbuster_fusion.select.partition import Certificate
 
 Cells = tuple[str, ...]
 LONGEST_NAME = 44
+UNPROVEN = "not proven to be the least"
 
 
 def runner(step: Step) -> str:
@@ -41,10 +42,11 @@ def proof(certificate: Certificate | None, chosen_by: str) -> str:
         return f"proven to be the least, among {certificate.candidates} candidates"
     caps = f" ({', '.join(certificate.caps)})" if certificate.caps else ""
     if certificate.bound <= 0:
-        return f"nothing is known of the least cost{caps}"
+        return f"{UNPROVEN}: nothing is known of the least cost{caps}"
     above = 100 * (certificate.value / certificate.bound - 1)
     percent = f"{above:.0f} %" if above >= 10 else f"{above:.1f} %"
-    return f"at most {percent} above the least cost, with the errors of predictions{caps}"
+    above_least = f"at most {percent} above the least cost"
+    return f"{UNPROVEN}: {above_least}, with the errors of predictions{caps}"
 
 
 def shortened(name: str) -> str:

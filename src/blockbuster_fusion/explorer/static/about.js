@@ -17,6 +17,28 @@ const titleOf = (moment) => (moment.short ? moment.short.replaceAll("`", "") : m
 // A sentence with the names of operators between backticks as code.
 const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code", {}, part) : part));
 
+// The step that a step prepares, as a link.
+function prepared(data, moment) {
+  const next = moment.prepares && data.moments.find((each) => each.id === moment.prepares);
+  return next ? [html("a", { href: `#${next.id}` }, next.id.replace("-", " ")), ` (${titleOf(next)})`] : ["others"];
+}
+
+// The operators of a program that may overflow as it is written, and the moments that make snapshots safe.
+function aboutSafety({ may, moments }) {
+  const links = moments.map(([id, text]) => html("li", {}, html("a", { href: `#${id}` }, text.replaceAll("`", ""))));
+  return [html("p", {}, ...coded(`${may ? `${may} ` : ""}Each snapshot is made safe after fusion:`)), html("ul", {}, ...links)];
+}
+
+// The snapshot with the least time at the sizes of the page, for each kind of times.
+function fastest(data) {
+  const names = [...new Set(data.snapshots.flatMap((each) => Object.keys(each.times)))];
+  return names.map((name) => {
+    const [first, ...others] = data.snapshots.filter((each) => each.times[name] !== undefined).sort((a, b) => a.times[name] - b.times[name]);
+    const rest = others.map((each) => `${each.name} ${time(each.times[name])}`).join(", ");
+    return `At the sizes shown, ${first.name} is fastest (${name}): ${time(first.times[name])}${rest ? `; ${rest}` : ""}.`;
+  }).join(" ");
+}
+
 function aboutMoment(data, moment, previous, selectArray) {
   const rule = moment.rule, parts = [];
   const snapshot = data.snapshots.find((each) => each.moment === moment.id && each.number);
@@ -30,7 +52,7 @@ function aboutMoment(data, moment, previous, selectArray) {
     if (moment.said.length) parts.push(html("p", { class: "said" }, ...coded(moment.said.join(" "))));
     if (rule.extends) parts.push(html("p", {}, "This is an extension (+): it may repeat work, so the program before it is kept as a snapshot, and the faster of the two can be used."));
     const changes = costChanges(previous, moment);
-    parts.push(html("p", { class: "change" }, changes.length ? changes.join("; ") : "No cost changes yet: the step prepares others."));
+    parts.push(html("p", { class: "change" }, ...(changes.length ? [changes.join("; ")] : ["No cost changes yet: the step prepares ", ...prepared(data, moment), "."])));
     if (snapshot) parts.push(...aboutSnapshot(data, snapshot, selectArray));
     parts.push(html("h3", {}, "The rule"));
     if (rule.words) parts.push(html("p", { class: "soft" }, rule.words));
@@ -46,6 +68,7 @@ function aboutMoment(data, moment, previous, selectArray) {
     const title = `${moment.short ? "Made safe: " : ""}${titleOf(moment)}`;
     parts.push(html("h2", {}, title, badge), html("p", { class: "soft" }, moment.about || ""));
     if (moment.note) parts.push(html("p", {}, moment.note));
+    if (moment.safe) parts.push(...aboutSafety(moment.safe));
     if (moment.id === "step-0" && data.note) parts.push(html("p", {}, data.note));
     if (moment.id === "step-0" && data.program) parts.push(html("div", { class: "pattern program" }, data.program));
   }
@@ -63,7 +86,7 @@ function aboutMoment(data, moment, previous, selectArray) {
 function aboutSnapshot(data, snapshot, selectArray) {
   const targets = Object.entries(data.chosen).filter(([, number]) => number === snapshot.number).map(([name]) => name);
   const parts = [html("h3", {}, `${snapshot.name[0].toUpperCase()}${snapshot.name.slice(1)}: what is left`), html("ul", {}, ...snapshot.said.map((text) => html("li", {}, text)))];
-  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")}. ${data.chosen_why}`));
+  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")}. ${data.chosen_why} ${fastest(data)}`));
   if (snapshot.reasons.length) {
     const many = snapshot.reasons.length > 1;
     parts.push(html("h3", {}, `Left in global memory: ${snapshot.reasons.length} ${many ? "edges" : "edge"}, and why`));

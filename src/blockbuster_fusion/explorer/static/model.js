@@ -3,6 +3,7 @@ const data = JSON.parse(byId("data").textContent);
 const folds = data.sections.flatMap((each, number) => each.layers.map((layers, at) => ({ ...layers, section: number, heading: data.sections.length > 1 && at === 0 ? each.title : "" })));
 const foldOf = folds.flatMap((fold, number) => Array(fold.end - fold.first).fill(number));
 const ORDERS = [["plan", "in order"], ["time", "by time"], ["bytes", "by bytes"]];
+const NO_PAGE = { kernels: "its kernels could not be drawn", join: "its pieces are stored in place" };
 const HEADS = { steps: ["step", "time", "share", "bytes"], arrays: ["array", "bytes", "decided by", "if fused"] };
 const state = { row: null, fold: null, arrays: null, open: new Set(), order: "plan", filter: "", view: "steps", kernel: null };
 
@@ -10,7 +11,7 @@ const table = new TableView(byId("table"), byId("grid"), { choose: (at, reader) 
 const flow = new FlowView(byId("scroll"), byId("steps-graph"), {
   chooseRow: (row) => choose({ row }, true), chooseFold: (fold) => { toggle(fold); choose({ fold }); }, chooseArrays: (arrays) => choose({ arrays }, true),
 });
-const actions = { chooseRow: (row) => choose({ row }, true), open: (row, moment) => openKernel(row, moment), name: (row) => (row === null ? "an input" : data.rows[row].name), fold: (row) => folds[foldOf[row]] };
+const actions = { chooseRow: (row) => choose({ row }, true), open: (row, moment) => openKernel(row, moment), name: (row) => (row === null ? "an input" : titled(data.rows[row])), fold: (row) => folds[foldOf[row]] };
 
 // -------------------------------------------------------------------- what is shown
 
@@ -76,6 +77,7 @@ function renderAbout() {
 
 function choose({ row = null, fold = null, arrays = null }, reveal = false) {
   Object.assign(state, { row, fold, arrays });
+  if (table.items.length) byId("none").textContent = "";
   const ends = row !== null ? [row] : (arrays || []).flatMap((array) => [array.from, array.to]);
   const closed = ends.filter((at) => at !== null && !state.open.has(foldOf[at]));
   if (closed.length) {
@@ -122,7 +124,9 @@ function renderFlow() { flow.draw(folds, data.rows, data.arrays, state.open); }
 function enter() {
   if (state.fold !== null) return toggle(state.fold);
   const row = state.row === null ? null : data.rows[state.row];
-  if (row && row.program !== undefined) openKernel(state.row, row.runs);
+  if (!row) return;
+  if (row.program !== undefined) return openKernel(state.row, row.runs);
+  byId("none").textContent = `${titled(row)} has no kernel page: ${NO_PAGE[row.kind] || "PyTorch runs it"}.`;
 }
 
 function show(changes) {
@@ -201,6 +205,8 @@ function build() {
   byId("title").textContent = data.title;
   const captured = data.sections.map((each) => each.captured).find(Boolean);
   byId("subtitle").textContent = `${data.target} (${data.machine}): ${[captured, data.summary[0]].filter(Boolean).join("; ")}`;
+  byId("proof").textContent = [...new Set(data.sections.map((each) => (each.title ? `${each.title}: ${each.proof}` : each.proof)).filter(Boolean))].join("; ");
+  byId("proof").title = byId("proof").textContent;
   byId("answers").replaceChildren(...data.answers.map((found) => answer(data, found, actions)));
   byId("answers").hidden = !data.answers.length;
   byId("order").append(...ORDERS.map(([value, text]) => html("option", { value }, text)));

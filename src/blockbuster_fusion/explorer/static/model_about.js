@@ -15,7 +15,7 @@ function link(text, action) {
 function aboutRow(data, at, actions) {
   const row = data.rows[at], fold = actions.fold(at), count = row.steps.length;
   const where = fold.around ? "" : ` in ${fold.title}`;
-  const parts = [html("h2", {}, row.name, html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length ? `: ${row.modules.join(", ")}` : ""}`)];
+  const parts = [html("h2", {}, titled(row), html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length ? `: ${row.modules.join(", ")}` : ""}`)];
   if (row.time) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
@@ -72,7 +72,7 @@ function aboutArrays(data, at, actions) {
     const key = JSON.stringify([array.from === at, actions.name(array.from === at ? array.to : array.from), array.bytes, array.reason]);
     alike.set(key, [...(alike.get(key) || []), array]);
   }
-  return section("Why it is not fused further", ...[...alike.values()].map((several) => aboutArray(several[0], at, actions, several.length)));
+  return section("Why it is not fused further", near.some((array) => array.fused !== null && array.basis === "at least") ? html("p", { class: "soft" }, data.bound) : null, ...[...alike.values()].map((several) => aboutArray(several[0], at, actions, several.length)));
 }
 
 function aboutArray(array, at, actions, several = 1) {
@@ -93,7 +93,7 @@ function aboutArray(array, at, actions, several = 1) {
 function aboutFold(data, fold, actions) {
   const rows = data.rows.slice(fold.first, fold.end).map((row, at) => [row, fold.first + at]).sort(([a], [b]) => (b.seconds || 0) - (a.seconds || 0));
   const parts = [html("h2", {}, fold.title), html("p", { class: "soft" }, fold.about || "")];
-  parts.push(section("Its steps by time", html("ol", { class: "ranked" }, ...rows.map(([row, at]) => html("li", {}, link(row.name, () => actions.chooseRow(at)),
+  parts.push(section("Its steps by time", html("ol", { class: "ranked" }, ...rows.map(([row, at]) => html("li", {}, link(titled(row), () => actions.chooseRow(at)),
     html("span", {}, row.time ? `${duration(row.time.seconds)} · ${percent(row.share)}` : ""), bar(row.share && fold.share ? row.share / fold.share : 0, row.kind))))));
   return parts;
 }
@@ -115,7 +115,8 @@ function answer(data, found, actions) {
   const why = found.why.slice(0, 2), rest = found.why.length - why.length;
   return html("article", { class: `answer ${found.kind}` },
     html("h2", {}, found.kind === "kernels" ? "Which kernel costs most?" : "Which step costs most?"),
-    html("p", {}, link(found.name, () => actions.chooseRow(found.row)), `${where}, run by ${found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
+    html("p", {}, link(titled(data.rows[found.row]), () => actions.chooseRow(found.row)), `${where}, run by ${found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
     html("h2", {}, "Why is it not fused further?"),
-    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null), found.kind === "library" ? margin(data) : null);
+    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null),
+    found.bounded ? html("p", { class: "soft" }, data.bound) : null, found.kind === "library" ? margin(data) : null);
 }

@@ -119,14 +119,14 @@ class FlowView {
     const fold = box.fold === undefined ? null : this.folds[box.fold], row = fold ? null : this.rows[box.row];
     const kind = fold ? "fold" : row.kind, share = (fold || row).share;
     const picked = fold ? this.marks.fold === box.fold : this.marks.row === box.row;
-    const name = fold ? `▸ ${fold.title}` : row.name;
+    const name = fold ? `▸ ${fold.title}` : titled(row);
     const time = fold ? (fold.seconds ? duration(fold.seconds) : "") : row.time ? `${duration(row.time.seconds)}${row.steps.length > 1 ? ` × ${row.steps.length}` : ""}` : "";
     const below = [time, percent(share)].filter(Boolean).join(" · ");
     const shape = { x: this.x, y: box.y, width: BOX.w, height: box.h, rx: 6 };
     const stack = fold && fold.count > 1 ? [8, 4].map((by) => svg("rect", { ...shape, x: shape.x + by, y: shape.y + by, class: "under" })) : [];
     const filled = svg("rect", { x: this.x, y: box.y + box.h - 5, width: Math.max(1, BOX.w * (share || 0)), height: 5, class: "amount" });
     return svg("g", { class: `step ${kind} ${picked ? "picked" : ""}`, ...(fold ? { "data-fold": box.fold } : { "data-row": box.row }) },
-      svg("title", {}, `${fold ? fold.title : row.name}: ${below}`), ...stack, svg("rect", { ...shape, class: "body" }), filled,
+      svg("title", {}, `${fold ? fold.title : titled(row)}: ${below}`), ...stack, svg("rect", { ...shape, class: "body" }), filled,
       fold ? null : svg("rect", { x: this.x, y: box.y, width: 5, height: box.h, class: "edge-mark" }),
       svg("text", { x: this.x + 12, y: box.y + 16 }, cut(name, 28)),
       svg("text", { x: this.x + 12, y: box.y + 30, class: "below" }, below));

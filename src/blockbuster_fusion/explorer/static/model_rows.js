@@ -88,6 +88,9 @@ function bar(share, kind) {
 
 const moved = (read, written) => cell("bytes", `in ${amount(read)}`, small(`out ${amount(written)}`));
 
+// The name of a step, with its module where that is one: `linear (up)`.
+const titled = (row) => ((row.modules || []).length === 1 ? `${row.name} (${row.modules[0]})` : row.name);
+
 function rowCells(row, { where = "" } = {}) {
   const times = row.steps.length > 1 ? ` × ${row.steps.length}` : "";
   const rival = row.rival ? `; ${row.rival.words}` : row.reason ? `; ${row.reason}` : "";

@@ -61,11 +61,13 @@ function renderCosts(moment) {
   const at = fusion.indexOf(moment), cost = moment.cost || costBefore(state.at), first = fusion[0].cost;
   byId("costs").replaceChildren(...COSTS.map(({ name, title, text }) => {
     const ratio = first[name] ? cost[name] / first[name] : 1;
-    const change = name === "edges" ? `of ${first.edges}` : `${Number(ratio.toPrecision(2))}× unfused`;
+    const change = name === "edges" ? `of ${first.edges}` : `${multiple(ratio)}× unfused`;
     return html("div", { class: "cost", "data-cost": name }, html("b", {}, title),
       html("span", {}, text(cost[name]), html("em", {}, change)), sparkline(fusion.map((each) => each.cost[name]), at));
   }));
 }
+// A ratio of two digits; near 1 of two decimals, so that only equal costs read as 1.
+const multiple = (ratio) => (ratio !== 1 && ratio > .5 && ratio < 2 ? ratio.toFixed(2) : String(Number(ratio.toPrecision(2))));
 const costBefore = (at) => { while (!moments[at].cost) at -= 1; return moments[at].cost; };
 
 function renderPlace(moment) {
@@ -203,7 +205,7 @@ function buildTexts() {
   byId("order").textContent = `The page has ${moments.length - 1} moments after the unfused program. ${steps} are steps of fusion; the other ${moments.length - fusion.length} show how each snapshot becomes kernels: it is made safe against overflow, becomes loop nests, and then source in C and Triton.`;
   byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, ${data.blocks}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
-  byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}. ${data.chosen_why}` : "";
+  byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}. ${data.chosen_why} ${fastest(data)}` : "";
   byId("rows").append(...snapshotRows(data.snapshots));
   byId("slider").max = String(moments.length - 1);
 }
