@@ -73,7 +73,8 @@ def test_equal_to_an_integer_program(name: str, target: str) -> None:
         partitioner = Partitioner(found.windows, costs.price, costs.price, order=order)
         best = partitioner.cheapest([1 << n for n in range(len(found.units.members))])
         is_cut = any(window.is_cut for window in found.windows)
-        assert best.certificate.proven or is_cut, best.certificate
+        is_narrow = any("ideals" in cap for cap in best.certificate.caps)
+        assert best.certificate.proven or is_cut or is_narrow, best.certificate
         assert found.units.order.is_partition(best.parts)
         _, kept = joined(found.units, found.windows, costs)
         wanted = cheapest_value(found.units.order, kept)
