@@ -115,7 +115,7 @@ def in_windows(order: Order, costs: Mapping[int, Seconds], border: int) -> list[
 
 
 def test_candidates_that_look_beyond_their_window() -> None:
-    """Where the search has proven its partition, none of all is cheaper."""
+    """A partition that the search has proven is the cheapest of all."""
     unproven = 0
     for seed in range(PROGRAMS // 2):
         rng = random.Random(seed)

@@ -18,6 +18,7 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
 from blockbuster_fusion.runtime.tuning_seeds import Seed, made_seed, seed_file, seed_name
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.search_job import Forecast
 from blockbuster_fusion.torch import compile_parts, seed, seed_cases, tuned
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals import library, tuning
@@ -147,13 +148,14 @@ def test_a_seed_that_seems_slow_is_left_out(
 ) -> None:
     usual, tile = seeded.tiles(), chosen(seeded)
     seeded.put_seed(config(tile))
-    real = tuned._predicted
+    real = tuned.forecast
 
-    def slow(choice: Any, *given: Any) -> float:
+    def slow(choice: Any, *given: Any) -> Forecast:
+        made = real(choice, *given)
         is_seed = tile in choice.tiles.values()
-        return 100.0 if is_seed else real(choice, *given)
+        return replace(made, seconds=Seconds(100.0)) if is_seed else made
 
-    monkeypatch.setattr(tuned, "_predicted", slow)
+    monkeypatch.setattr(tuned, "forecast", slow)
     assert seeded.tiles() == usual
 
 

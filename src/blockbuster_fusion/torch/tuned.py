@@ -11,15 +11,14 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database, uses_seeds
 from blockbuster_fusion.runtime.tuning_seeds import Seed, seed_for
-from blockbuster_fusion.schedule.cost import error_of, predicted
 from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.search_job import forecast
 from blockbuster_fusion.version import __version__
 
 
@@ -69,11 +68,11 @@ def tuned_choices(
         if seed is None:
             return []
         found = choose(replace(request, config=Config.from_data(seed.record.config)))
-        error = error_of(usual.scheduled()[0], machine)
-        limit = _predicted(usual, sizes, machine) * error
+        expected = forecast(usual, sizes, machine)
+        limit = expected.seconds.device * expected.error
         if seed.record.seconds > limit:  # the generator makes faster kernels since
             return []
-        return [choice for choice in found if _predicted(choice, sizes, machine) <= limit]
+        return [x for x in found if forecast(x, sizes, machine).seconds.device <= limit]
     except BlockbusterError as problem:  # the generator has changed since
         log.debug("a tuned configuration is left out: %s", problem)
         return []
@@ -82,10 +81,3 @@ def tuned_choices(
 def known_seed(key: Key, machine: Machine) -> Seed | None:
     """The measurement that comes with the package for a machine of this kind, if there is one."""
     return seed_for(key, machine) if uses_seeds() else None
-
-
-def _predicted(choice: Choice, sizes: Sizes, machine: Machine) -> float:
-    """The predicted seconds of a choice."""
-    nest, tiles = choice.scheduled()
-    extents = Extents.of_sizes(sizes, "the captured call")
-    return predicted(nest, Tiling(extents, tiles), machine, choice.schedule).device
