@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from blockbuster_fusion.runtime import tuning_database
 from helpers.effort import FULL
 
 settings.register_profile("full", deadline=None)  # no test is timed: machines are busy
@@ -97,3 +98,9 @@ def level_of_the_log() -> Iterator[None]:
     level = log.level
     yield
     log.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def fresh_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives each test a database in memory of its own: what another test measured is unknown."""
+    monkeypatch.setattr(tuning_database, "_own", {})

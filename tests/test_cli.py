@@ -356,7 +356,6 @@ def test_the_database_is_shown_exported_imported_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, other = tmp_path / "tuning.sqlite3", tmp_path / "other.json"
-    monkeypatch.setattr(tuning_database, "_own", {})
     monkeypatch.setenv(tuning_database.VARIABLE, str(file))
     for size in (64, 128):
         for machine in ("a CPU", "H200"):
@@ -400,7 +399,6 @@ def test_a_file_that_cannot_be_imported(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(tuning_database, "_own", {})
     monkeypatch.setenv(tuning_database.VARIABLE, str(tmp_path / "tuning.sqlite3"))
     if content is not None:
         (tmp_path / "other.json").write_text(content, encoding="latin-1")
