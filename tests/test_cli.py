@@ -389,7 +389,7 @@ def test_the_database_is_shown_exported_imported_and_cleared(
         ("[" * 100_000, ": is no JSON: "),
         ("\xff", ": is no JSON: "),
         ("{}", ": it has no measurements of the format"),
-        ('{"format": "blockbuster tuning 1", "records": [{}]}', ", records[0]: digest is missing"),
+        ('{"format": "blockbuster tuning 2", "records": [{}]}', ", records[0]: digest is missing"),
     ],
 )
 def test_a_file_that_cannot_be_imported(

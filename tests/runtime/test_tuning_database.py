@@ -354,7 +354,7 @@ def _overwrite(start: int, content: bytes) -> Callable[[Path], None]:
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "an older schema": _sqlite("PRAGMA user_version = 0"),
-    "a newer schema": _sqlite("PRAGMA user_version = 2"),
+    "a newer schema": _sqlite("PRAGMA user_version = 99"),
     "another table": _sqlite("CREATE TABLE other (x)"),
     "a missing table": _sqlite("DROP TABLE libraries"),
     "a trigger": _sqlite("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records; END"),
@@ -836,7 +836,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_users_database_lies_beside_the_kernels(own: Path) -> None:
     store = database()
-    assert store.path == own / "tuning-1.sqlite3"
+    assert store.path == own / "tuning-2.sqlite3"
     assert database() is store
     store.put(KEY, record())
     assert disk_cache.shrink(own, 0) == 0

@@ -10,14 +10,19 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.cli.main import main
+from blockbuster_fusion.compiler import Request, choose, source_digest
+from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.runtime import tuning_database, tuning_seeds
 from blockbuster_fusion.runtime.c import probe
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
+from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, entries
 from blockbuster_fusion.runtime.tuning_seeds import Seed, made_seed, seed_file, seed_name
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import Forecast
 from blockbuster_fusion.torch import compile_parts, seed, seed_cases, tuned
 from blockbuster_fusion.torch.machines import machine_for
@@ -50,13 +55,18 @@ class Seeded:
         monkeypatch.setattr(tuning_seeds, "seed_folder", lambda: folder)
         monkeypatch.setattr(tuned, "uses_seeds", lambda: True)
         monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e3))
-        found = tuned.seed_for
+        found, known = tuned.seed_for, tuned.known_seed
 
         def noted(key: Key, machine: Any) -> Seed | None:
             self.asked.append(key)
             return found(key, machine)
 
+        def requested(request: Request, *given: Any) -> Seed | None:
+            self.request = request
+            return known(request, *given)
+
         monkeypatch.setattr(tuned, "seed_for", noted)
+        monkeypatch.setattr(tuned, "known_seed", requested)
         self.explained()
         self.key = self.asked[0]
 
@@ -66,6 +76,7 @@ class Seeded:
         tuning_seeds.seeds.cache_clear()
         for name in ("_COMPILED", "_CHOSEN"):
             self.monkeypatch.setattr(compile_parts, name, RecentlyUsed(8))
+        self.monkeypatch.setattr(tuned, "_SOURCES", RecentlyUsed(8))
         return bb.explain(model, torch.randn(64, 150), options={"library": "auto"})
 
     def tiles(self) -> set[int]:
@@ -73,10 +84,15 @@ class Seeded:
         kernels = self.explained().kernels
         return {tile for k in kernels for tile in k.fused.executable.tiles.values()}
 
-    def put_seed(self, config: dict[str, Any], seconds: float = 1e-9) -> None:
-        """Writes a seed of this kind of CPUs, with one configuration of the model's kernel."""
+    def put_seed(self, config: dict[str, Any], source: str | None = None) -> None:
+        """Writes a seed of this kind of CPUs, with one configuration of the model's kernel.
+
+        It is of the kernels that are made now, unless a source is given.
+        """
         machine = replace(machine_for("cpu"), name="another CPU")
-        made = made_seed([(self.key, record(config, seconds))], machine)
+        measured = record(config, 1e-9)
+        measured = replace(measured, source=source or tuned._source(self.request, measured))
+        made = made_seed([(self.key, measured)], machine)
         (self.folder / seed_file(seed_name(machine))).write_text(json.dumps(made))
 
 
@@ -143,6 +159,13 @@ def test_a_seed_that_does_not_fit_is_left_out(seeded: Seeded, bad: dict[str, Any
     assert seeded.tiles() == usual
 
 
+def test_a_seed_of_other_kernels_is_left_out(seeded: Seeded) -> None:
+    """An old configuration had three kernels for a norm that is one now."""
+    usual, tile = seeded.tiles(), chosen(seeded)
+    seeded.put_seed(config(tile), source="that of another generator")
+    assert seeded.tiles() == usual
+
+
 def test_a_seed_that_seems_slow_is_left_out(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +221,14 @@ def test_a_seed_is_made_by_a_command(
     file = tmp_path / "cpu.json"
     for name in ("_COMPILED", "_CHOSEN"):
         monkeypatch.setattr(compile_parts, name, RecentlyUsed(8))
+    tried: list[Choice] = []
+    measured = tuning._Trial.measured
+
+    def noted(trial: Any, choice: Choice, config: Config) -> Record:
+        tried.extend(choose(replace(request_of(trial.subject), config=config)))
+        return measured(trial, choice, config)
+
+    monkeypatch.setattr(tuning._Trial, "measured", noted)
     before = torch.get_num_threads()
     try:
         for word in ("softmax", "sums"):  # the second adds to the first
@@ -211,6 +242,9 @@ def test_a_seed_is_made_by_a_command(
     made = json.loads(file.read_text())
     assert {entry["threads"] for entry in made["records"]} == {1}
     assert [path.name for path in tmp_path.iterdir()] == ["cpu.json"], "nothing else is left"
+    found = {record.source for _, record in entries("the seed", made)[0]}
+    assert NO_KERNELS not in found
+    assert {source_digest(choice) for choice in tried} >= found
     assert main(["seed", str(file), "--list"]) == 0
     assert capsys.readouterr().out == "softmax 64x150\nsums 64x150\n"
     for more, said in (
@@ -220,6 +254,36 @@ def test_a_seed_is_made_by_a_command(
     ):
         assert main(["seed", str(file), *more]) == 1
         assert said in capsys.readouterr().err
+
+
+def request_of(subject: tuning.Subject) -> Request:
+    """The request for a subject, as a later compilation makes it."""
+    return Request(subject.program, target="cpu", dtype=subject.storage)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("function", "arrays"),
+    [
+        (bb.ops.softmax, {"x": "M:64 N:150"}),
+        (lambda x, y: bb.ops.relu(x @ y), {"x": "M:64 K:96", "y": "K:96 N:80"}),
+    ],
+)
+def test_a_configuration_has_the_kernels_that_were_searched(
+    function: Any, arrays: dict[str, str], target: str
+) -> None:
+    """A seed is found again: its configuration as data gives the same source."""
+    program = bb.trace(function, **arrays)
+    request = Request(program, target=target, capability=90 if target == "cuda" else None)
+    machine = known()["h200"] if target == "cuda" else machine_for("cpu")
+    improver = Improver(choose(request), machine)
+    best = improver.searched(())
+    assert best
+    for choice in best:
+        config = Config.from_data(json.loads(json.dumps(choice.config.data())))
+        again = choose(replace(request, config=config))[0]
+        assert source_digest(again) == source_digest(replace(choice, name="another"))
+    assert len({source_digest(choice) for choice in best}) > 1
 
 
 def test_a_seed_of_cpus_has_what_is_clearly_faster_than_the_usual_choice() -> None:

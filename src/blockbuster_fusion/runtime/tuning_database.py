@@ -32,13 +32,13 @@ from blockbuster_fusion.runtime.tuning_records import (
 
 __all__ = ["VARIABLE", "Key", "LibraryTime", "Record", "TuningDatabase", "database"]
 
-VERSION = 1
+VERSION = 2
 """The version of the schema."""
 SCHEMA = (
     """CREATE TABLE records (
     digest TEXT, sizes TEXT, machine TEXT, threads INTEGER, versions TEXT, generator TEXT,
     config TEXT, seconds REAL, low REAL, high REAL, error REAL, bar REAL, rounds INTEGER,
-    made TEXT, ok INTEGER,
+    made TEXT, source TEXT, ok INTEGER,
     PRIMARY KEY (digest, sizes, machine, threads, versions, generator, config)
 ) WITHOUT ROWID""",
     """CREATE TABLE libraries (
@@ -48,15 +48,15 @@ SCHEMA = (
 ) WITHOUT ROWID""",
 )
 _KEY = "digest, sizes, machine, threads, versions, generator"
-_RECORD = "config, seconds, low, high, error, bar, rounds, made"
+_RECORD = "config, seconds, low, high, error, bar, rounds, made, source"
 _OF_KEY = (
     "digest = ? AND sizes = ? AND machine = ? AND threads = ? AND versions = ? AND generator = ?"
 )
-_PUT = f"INSERT OR REPLACE INTO records ({_KEY}, {_RECORD}, ok) VALUES ({'?, ' * 14}?)"
-_MERGE = f"""INSERT INTO records ({_KEY}, {_RECORD}, ok) VALUES ({"?, " * 14}?)
+_PUT = f"INSERT OR REPLACE INTO records ({_KEY}, {_RECORD}, ok) VALUES ({'?, ' * 15}?)"
+_MERGE = f"""INSERT INTO records ({_KEY}, {_RECORD}, ok) VALUES ({"?, " * 15}?)
 ON CONFLICT DO UPDATE SET seconds = excluded.seconds, low = excluded.low, high = excluded.high,
 error = excluded.error, bar = excluded.bar, rounds = excluded.rounds, made = excluded.made,
-ok = excluded.ok WHERE excluded.made > made"""
+source = excluded.source, ok = excluded.ok WHERE excluded.made > made"""
 _PUT_LIBRARY = f"INSERT OR REPLACE INTO libraries VALUES ({'?, ' * 6}?)"
 _MERGE_LIBRARY = f"""INSERT INTO libraries VALUES ({"?, " * 6}?)
 ON CONFLICT DO UPDATE SET seconds_device = excluded.seconds_device,
@@ -255,7 +255,7 @@ def _key_row(key: Key) -> Row:
 
 def _row(key: Key, record: Record) -> Row:
     r = record
-    figures = (r.seconds, r.low, r.high, r.error, r.bar, r.rounds, r.made, r.ok)
+    figures = (r.seconds, r.low, r.high, r.error, r.bar, r.rounds, r.made, r.source, r.ok)
     return (*_key_row(key), config_text(r.config), *figures)
 
 

@@ -20,6 +20,9 @@ LONGEST_TEXT, LONGEST_CONFIG = 1000, 100_000
 LARGEST = 2**63 - 1
 """The largest whole number that SQLite stores."""
 
+NO_KERNELS = "none"
+"""Stands for the digest of a source where there is none."""
+
 Pairs = tuple[tuple[str, Any], ...]
 
 
@@ -74,6 +77,8 @@ class Record:
     rounds: int
     made: str = field(default_factory=now)
     """The time of the measurement, in ISO form and UTC."""
+    source: str = NO_KERNELS
+    """The digest of the kernels' source."""
 
     def __post_init__(self) -> None:
         _set(self, "config", json.loads(config_text(self.config)))
@@ -82,6 +87,7 @@ class Record:
         _set(self, "error", number("error", self.error, nan=math.inf))
         _set(self, "rounds", whole("rounds", self.rounds))
         _set(self, "made", moment("made", self.made))
+        _set(self, "source", text("source", self.source))
         if not self.low <= self.seconds <= self.high:
             found = f"{self.low}, {self.seconds} and {self.high}"
             problem = f"are {found}, but must be the lower quartile, the median and the upper one"
@@ -229,7 +235,7 @@ def _shown(value: object) -> str:
 
 # ------------------------------------------------------------------------ JSON
 
-FORMAT = "blockbuster tuning 1"
+FORMAT = "blockbuster tuning 2"
 
 
 def to_entry(*parts: Key | Record | LibraryTime) -> dict[str, Any]:

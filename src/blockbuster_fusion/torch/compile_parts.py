@@ -392,8 +392,8 @@ class PartCompiler:
         key = self.key(part, target)
         if _CHOSEN.get(key) is not None or key not in self.ahead.waiting or self.points(part):
             return None
-        tuning, machine = self.tuning(part, target), self.machine(target)
-        is_tuned = measured_before(tuning, machine) or known_seed(tuning, machine)
+        place = (self.request(part, target), self.tuning(part, target), self.machine(target))
+        is_tuned = measured_before(*place) or known_seed(*place)
         return None if is_tuned else self.ahead.forecast(key)
 
     def search_job(self, part: PartProgram, target: str) -> SearchJob:
@@ -466,7 +466,8 @@ class PartCompiler:
 
     def record(self, part: PartProgram, target: str) -> Record | None:
         """The best measurement of a part's kernels on this machine, if there is any."""
-        return measured_before(self.tuning(part, target), self.machine(target))
+        request, key = self.request(part, target), self.tuning(part, target)
+        return measured_before(request, key, self.machine(target))
 
     def tuning(self, part: PartProgram, target: str) -> Key:
         """The key of a part's measurements."""

@@ -9,17 +9,22 @@ import torch
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.compiler import Request, choose
+from blockbuster_fusion.compiler import Request, choose, source_digest
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database, uses_seeds
+from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, config_text
 from blockbuster_fusion.runtime.tuning_seeds import Seed, seed_for
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import forecast
 from blockbuster_fusion.version import __version__
+
+_SOURCES = RecentlyUsed[str](256)
+"""The digests of kernels that seeds have configurations of."""
 
 
 def tuning_key(
@@ -45,10 +50,10 @@ def versions() -> tuple[tuple[str, str], ...]:
     return (("blockbuster-fusion", __version__), ("torch", str(torch.__version__)))
 
 
-def measured_before(key: Key, machine: Machine) -> Record | None:
+def measured_before(request: Request, key: Key, machine: Machine) -> Record | None:
     """The best measurement on this machine: the user's own, or that of the machine's seed."""
     found = database().best(key)
-    if found is None and (seed := known_seed(key, machine)) is not None and seed.counts:
+    if found is None and (seed := known_seed(request, key, machine)) is not None and seed.counts:
         return seed.record
     return found
 
@@ -61,13 +66,13 @@ def tuned_choices(
     What was not measured here has to be as fast as is predicted of the usual choice, but for the
     error of predictions: by the measurement elsewhere, and by its own prediction.
     """
-    record, seed = measured_before(key, machine), known_seed(key, machine)
+    record, seed = measured_before(request, key, machine), known_seed(request, key, machine)
     try:
         if record is not None:
-            return choose(replace(request, config=Config.from_data(record.config)))
+            return _with_config(request, record)
         if seed is None:
             return []
-        found = choose(replace(request, config=Config.from_data(seed.record.config)))
+        found = _with_config(request, seed.record)
         expected = forecast(usual, sizes, machine)
         limit = expected.seconds.device * expected.error
         if seed.record.seconds > limit:  # the generator makes faster kernels since
@@ -78,6 +83,31 @@ def tuned_choices(
         return []
 
 
-def known_seed(key: Key, machine: Machine) -> Seed | None:
-    """The measurement that comes with the package for a machine of this kind, if there is one."""
-    return seed_for(key, machine) if uses_seeds() else None
+def known_seed(request: Request, key: Key, machine: Machine) -> Seed | None:
+    """The measurement that comes with the package for a machine of this kind.
+
+    None if there is none, or if other kernels are made for its configuration by now.
+    """
+    seed = seed_for(key, machine) if uses_seeds() else None
+    if seed is None:
+        return None
+    place = (key, config_text(seed.record.config))
+    source = _SOURCES.get(place)
+    if source is None:
+        source = _source(request, seed.record)
+        _SOURCES.put(place, source)
+    return seed if source == seed.record.source else None
+
+
+def _source(request: Request, record: Record) -> str:
+    """The digest of the kernels of a configuration, as they are made now."""
+    try:
+        return source_digest(_with_config(request, record)[0])
+    except BlockbusterError as problem:  # the generator has changed since
+        log.debug("a seed is left out: %s", problem)
+        return NO_KERNELS
+
+
+def _with_config(request: Request, record: Record) -> list[Choice]:
+    """The choice of a configuration that was measured."""
+    return choose(replace(request, config=Config.from_data(record.config)))

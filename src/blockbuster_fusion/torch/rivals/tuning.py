@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.compiler import executable_of
+from blockbuster_fusion.compiler import executable_of, source_digest
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType
@@ -32,6 +32,7 @@ from blockbuster_fusion.runtime.executable import Executable, Sizes
 from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database
+from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, now
 from blockbuster_fusion.runtime.workers import Workers, usual_workers
 from blockbuster_fusion.schedule.space import Config, Space
 from blockbuster_fusion.torch.compile_parts import PartCompiler
@@ -226,7 +227,8 @@ class _Trial:
         for number, (choice, before) in enumerate(rivals):
             own = sorted(row[number] for row in times)
             figures = (statistics.median(own), own[0], own[-1])
-            record = Record(before.config, *figures, before.error, before.bar, ROUNDS)
+            seconds, low, high = figures
+            record = replace(before, seconds=seconds, low=low, high=high, rounds=ROUNDS, made=now())
             self.tuner.database.put(self.key, record)
             self.found[str(choice.config)] = choice, record
 
@@ -238,10 +240,12 @@ class _Trial:
 
     def measured(self, choice: Choice, config: Config) -> Record:
         """The measurement of a choice; of one that cannot run, an infinite time."""
+        source = NO_KERNELS
         try:
             with _disable_current_modes(), torch.no_grad():
                 subject = self.subject
                 executable = executable_of([choice], subject.threads)
+                source = source_digest(choice)
                 error, bar = self.exactness.error(executable), self.exactness.bar
                 seconds = math.inf
                 if error <= bar:
@@ -251,7 +255,8 @@ class _Trial:
         except Exception as problem:  # whatever a compiler or a driver raises
             log.debug("%s: %s", config, problem)
             error, seconds = math.inf, math.inf
-        return Record(config.data(), seconds, seconds, seconds, error, self.exactness.bar, 1)
+        figures = (seconds, seconds, seconds, error, self.exactness.bar)
+        return Record(config.data(), *figures, rounds=1, source=source)
 
 
 @dataclass(frozen=True)
