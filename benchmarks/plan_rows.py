@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from blockbuster_fusion.machine.machine import known
-from blockbuster_fusion.torch.compile_parts import part_name
 from blockbuster_fusion.torch.options import Options
+from blockbuster_fusion.torch.part_choices import part_name
 from helpers.offline import captured, offline
 
 WIDTH, HEADS = LLAMA_8B["width"], LLAMA_8B["heads"]

@@ -1,4 +1,4 @@
-"""C sources that are compiled while a test runs."""
+"""Compilations of tests: the C sources that they compile, and what they know of earlier ones."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from blockbuster_fusion.runtime.c import kernels
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
-from blockbuster_fusion.torch import compile_parts
+from blockbuster_fusion.torch import compile_parts, part_choices
 from helpers.machines import FOUR_CORES
 
 
@@ -20,7 +20,12 @@ def counted_compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return compile_c(source, **options)
 
     monkeypatch.setattr(kernels, "compile_c", counting)
-    monkeypatch.setattr(compile_parts, "machine_for", lambda *_: FOUR_CORES)
-    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
-    monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
+    monkeypatch.setattr(part_choices, "machine_for", lambda *_: FOUR_CORES)
+    forget_parts(monkeypatch)
     return sources
+
+
+def forget_parts(patch: pytest.MonkeyPatch, most: int = 8) -> None:
+    """Forgets what parts other tests have compiled, and keeps new ones up to a number."""
+    patch.setattr(compile_parts, "_COMPILED", RecentlyUsed(most))
+    patch.setattr(part_choices, "_CHOSEN", RecentlyUsed(most))

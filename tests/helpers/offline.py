@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph, compile_parts
+from blockbuster_fusion.torch import compile_graph, part_choices
 from blockbuster_fusion.torch.backend import _called, _static_inputs, decompositions
 from blockbuster_fusion.torch.capture.attention import restore_attention
 from blockbuster_fusion.torch.compile_graph import _copied, _WeighedGraph
@@ -120,8 +120,8 @@ def offline(machine: Machine) -> Iterator[None]:
 
     with ExitStack() as stack:
         for owner, name, made in (
-            (compile_parts, "check_target", lambda target: None),
-            (compile_parts, "capability_of", lambda target: CAPABILITY),
+            (part_choices, "check_target", lambda target: None),
+            (part_choices, "capability_of", lambda target: CAPABILITY),
             (PartCompiler, "machine", lambda parts, target: machine),
             (LibraryTimes, "operator", operator),
             (LibraryTimes, "composite", composite),

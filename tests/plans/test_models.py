@@ -16,10 +16,10 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.plans.text import why_text
-from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.schedule.space import Config
-from blockbuster_fusion.torch import compile_parts
+from blockbuster_fusion.torch import part_choices
 from blockbuster_fusion.torch.planned import steps as planned_steps
+from helpers.compilations import forget_parts
 from helpers.machines import FOUR_CORES
 
 OPTIONS = {"time_model": False}
@@ -65,10 +65,9 @@ def model() -> Model:
 def _four_cores() -> Iterator[None]:
     """Kernels are chosen for the same machine wherever tests run."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (planned_steps, compile_parts):
+        for module in (planned_steps, part_choices):
             patch.setattr(module, "machine_for", lambda target, threads: FOUR_CORES)
-        for kept in ("_CHOSEN", "_COMPILED"):
-            patch.setattr(compile_parts, kept, RecentlyUsed(64))
+        forget_parts(patch, 64)
         yield
 
 

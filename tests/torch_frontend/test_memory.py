@@ -11,7 +11,7 @@ from torch import Tensor
 import blockbuster_fusion as bb
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request
-from blockbuster_fusion.runtime.recently_used import RecentlyUsed
+from helpers.compilations import forget_parts
 from helpers.torch_running import CALLS
 
 Function = Callable[..., Any]
@@ -224,7 +224,6 @@ def test_an_exported_program_takes_no_other_constants() -> None:
 def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that should have been one kernel and is two is reported."""
     from blockbuster_fusion import search_job
-    from blockbuster_fusion.torch import compile_parts
 
     choose = search_job.choose
 
@@ -235,8 +234,7 @@ def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPa
         return choose(request)
 
     monkeypatch.setattr(search_job, "choose", refusing)
-    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
-    monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
+    forget_parts(monkeypatch)
     explained = bb.explain(lambda x: x.tanh().floor(), numbers(3, 5))
     (reason,) = explained.halved
     assert "2 operators" in reason

@@ -24,9 +24,10 @@ from blockbuster_fusion.runtime.tuning_seeds import Seed, made_seed, seed_file, 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import Forecast
-from blockbuster_fusion.torch import compile_parts, seed, seed_cases, tuned
+from blockbuster_fusion.torch import seed, seed_cases, tuned
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals import library, tuning
+from helpers.compilations import forget_parts
 
 TILE = 4
 
@@ -74,8 +75,7 @@ class Seeded:
         """The explanation of the model in a new process."""
         torch._dynamo.reset()
         tuning_seeds.seeds.cache_clear()
-        for name in ("_COMPILED", "_CHOSEN"):
-            self.monkeypatch.setattr(compile_parts, name, RecentlyUsed(8))
+        forget_parts(self.monkeypatch)
         self.monkeypatch.setattr(tuned, "_SOURCES", RecentlyUsed(8))
         return bb.explain(model, torch.randn(64, 150), options={"library": "auto"})
 
@@ -219,8 +219,7 @@ def test_a_seed_is_made_by_a_command(
     monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e3))
     monkeypatch.setattr(seed, "GAIN", 0.0)  # the usual choice, too
     file = tmp_path / "cpu.json"
-    for name in ("_COMPILED", "_CHOSEN"):
-        monkeypatch.setattr(compile_parts, name, RecentlyUsed(8))
+    forget_parts(monkeypatch)
     tried: list[Choice] = []
     measured = tuning._Trial.measured
 

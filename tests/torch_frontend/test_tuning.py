@@ -12,16 +12,16 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BadConfig, WrongKind
 from blockbuster_fusion.runtime import tuning_database
-from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
-from blockbuster_fusion.torch import compile_parts, tuned
+from blockbuster_fusion.torch import tuned
 from blockbuster_fusion.torch.rivals import choose as choose_rivals
 from blockbuster_fusion.torch.rivals import library, tuning, weighing
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.tune import subject_of
+from helpers.compilations import forget_parts
 from helpers.machines import FOUR_CORES
 
 OPTIONS = {"library": "auto"}
@@ -42,8 +42,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningDatabase:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process: what this one has compiled is not known."""
     torch._dynamo.reset()
-    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
-    monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
+    forget_parts(monkeypatch)
 
 
 def model(x: torch.Tensor) -> torch.Tensor:
