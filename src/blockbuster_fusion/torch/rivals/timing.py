@@ -1,7 +1,8 @@
 """Measures short calls: seconds of the device, and of the host that launches them.
 
 The shortest sample counts: other programs hold some up, by milliseconds where threads wait in
-loops for one that is not running.
+loops for one that is not running. On a busy CPU that can go on for dozens of calls, until the
+system moves a thread. So samples are taken until one has not waited: its process was running.
 """
 
 import time
@@ -21,6 +22,10 @@ LONGEST = 0.03
 """The seconds after which no more than the least number of samples is taken."""
 LONG = 0.5
 """The seconds after which a call is not repeated any more."""
+PATIENCE = 1.5
+"""The same as long as every sample has waited for other programs."""
+RUNNING = 0.9
+"""The share of a sample in which the process has to be running, else it has waited."""
 SHORTEST = 4e-4
 """The least seconds of a sample; shorter calls are repeated in it."""
 MOST_CALLS = 200
@@ -36,25 +41,32 @@ def measured(call: Callable[[], object], device: torch.device) -> Seconds:
 
 
 def _on_cpu(call: Callable[[], object]) -> Seconds:
-    best = _wall(call, 1)
+    best, has_waited = _sample(call, 1)
     if best > LONG:
         return Seconds(best)
     best = min(best, *(_wall(call, 1) for _ in range(2)))
     count = min(MOST_CALLS, max(1, int(SHORTEST / max(best, 1e-9))))
     spent, number = 0.0, 0
-    while number < SAMPLES or (number < MOST_SAMPLES and spent < LONGEST):
-        found = _wall(call, count)
-        best, spent, number = min(best, found), spent + found * count, number + 1
-        if spent > LONG:
+    while number < SAMPLES or (number < MOST_SAMPLES and spent < LONGEST) or has_waited:
+        found, waited = _sample(call, count)
+        best, has_waited = min(best, found), has_waited and waited
+        spent, number = spent + found * count, number + 1
+        if spent > (PATIENCE if has_waited else LONG):
             break
     return Seconds(best)
 
 
-def _wall(call: Callable[[], object], count: int) -> float:
-    start = time.perf_counter()
+def _sample(call: Callable[[], object], count: int) -> tuple[float, bool]:
+    """The seconds of a call, and True if the process was not running all the time."""
+    start, running = time.perf_counter(), time.process_time()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count
+    running, wall = time.process_time() - running, time.perf_counter() - start
+    return wall / count, running < RUNNING * wall
+
+
+def _wall(call: Callable[[], object], count: int) -> float:
+    return _sample(call, count)[0]
 
 
 def _on_gpu(call: Callable[[], object]) -> Seconds:
