@@ -141,6 +141,20 @@ def test_a_part_that_is_weighed(
     check_entries(found, [reason])
 
 
+@pytest.mark.parametrize(("basis", "wins"), [("measured", True), ("predicted", False)])
+def test_a_measured_time_needs_no_margin(
+    basis: str, wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least time, with the error of predictions, is above PyTorch's; a measured one wins."""
+    ours = Estimate(Seconds(0.9e-3), basis, "tiles M=4", 1.02 if basis == "measured" else 1.5)
+    pretend(monkeypatch, Seconds(1e-3))
+    monkeypatch.setattr(Floors, "of", lambda *_: Seconds(0.85e-3))
+    monkeypatch.setattr(Estimates, "of", lambda *_: ours)
+    monkeypatch.setattr(choose.Chooser, "is_open", lambda *_: False)
+    found = bb.explain(torch.exp, torch.randn(9, 24), options={"library": "auto"})
+    assert bool(found.kernels) is wins
+
+
 def test_kernels_that_gain_less_than_a_call_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Estimate(Seconds(1e-6), "predicted", "tiles M=4", 1.5)
     pretend(monkeypatch, Seconds(2e-6))

@@ -199,16 +199,23 @@ class Chooser(PartWeigher):
         self.leave_rest()
 
     def refined(self, kernels: KernelFuser, selected: Selected) -> bool:
-        """Measures kernels of a set for which that decides; True if there were any."""
+        """Measures kernels of a set for which that decides.
+
+        True if there were any, or if a measured time that wins was not looked at so far.
+        """
         open_parts: dict[str, list[Node]] = {}
+        found = False
         for part in selected.distinct(KERNELS):
             nodes = kernels.of(part)
             made = self.estimates.of(nodes)
             if made.basis == "predicted" and self.is_open(nodes, made):
                 open_parts.setdefault(self.estimates.kind(nodes), nodes)
+            elif made.basis == "measured" and not kernels.is_measured(part):
+                wins = self.total(made.seconds) * made.error < self.total(self.library(nodes))
+                found |= kernels.has_margin and wins
+                kernels.measured.add(kernels.forms(part))
         if self.measures:
             self.tuner.ahead(self.estimates.subject(nodes) for nodes in open_parts.values())
-        found = False
         for nodes in open_parts.values():
             if self.measures:
                 self.estimates.timed(nodes)

@@ -45,6 +45,8 @@ class KernelFuser:
     """True if predictions have to win by more than their error."""
     refused: set[tuple[Node, ...]] = field(default_factory=set)
     """The parts that kernels are not to run."""
+    measured: set[tuple[str, ...]] = field(default_factory=set)
+    """The forms of parts whose kernels are measured: these need no margin."""
 
     name, is_exact = KERNELS, False
 
@@ -61,9 +63,18 @@ class KernelFuser:
     def floor(self, part: int) -> Seconds | None:
         if self.is_misc(part):
             return None
-        least = self.floors.of(part)
-        target = self.floors.machine.target
-        return least * ERRORS[target][self.floors.has_product(part)] if self.has_margin else least
+        least, target = self.floors.of(part), self.floors.machine.target
+        if not self.has_margin or self.is_measured(part):
+            return least
+        return least * ERRORS[target][self.floors.has_product(part)]
+
+    def is_measured(self, part: int) -> bool:
+        """True if the kernels of a part are measured, or those of an equal one."""
+        return bool(self.measured) and self.forms(part) in self.measured
+
+    def forms(self, part: int) -> tuple[str, ...]:
+        """The forms of the operators of a part: those of equal parts are equal."""
+        return tuple(self.units.operators[i].form for i in self.units.operators_in(part))
 
     def guess(self, part: int) -> Seconds | None:
         floor = self.floor(part)
