@@ -8,6 +8,12 @@ import torch
 from blockbuster_fusion.torch.rivals import timing
 
 CPU = torch.device("cpu")
+RUNNING = timing.RUNNING
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "RUNNING", RUNNING)
 
 
 @dataclass
@@ -37,7 +43,9 @@ def test_samples_are_taken_until_one_has_not_waited(
     clock = Clock(disturbed)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(timing.time, "process_time", lambda: clock.running)
-    assert timing.measured(clock.call, CPU).total() == pytest.approx(found)
+    timed = timing.timed(clock.call, CPU)
+    assert timed.seconds.total() == pytest.approx(found)
+    assert timed.is_sure is (disturbed < float("inf"))
     assert clock.now < timing.PATIENCE + 6 * clock.waited, "in the end, it is measured as it is"
 
 

@@ -20,6 +20,7 @@ from blockbuster_fusion.torch import tuned
 from blockbuster_fusion.torch.rivals import choose as choose_rivals
 from blockbuster_fusion.torch.rivals import library, tuning, weighing
 from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.timing import Timing
 from blockbuster_fusion.torch.tune import subject_of
 from helpers.compilations import forget_parts
 from helpers.machines import FOUR_CORES
@@ -112,12 +113,13 @@ def test_a_lucky_sample_does_not_win(kept: TuningDatabase, monkeypatch: pytest.M
     """One configuration is measured too fast once: measured again in turns, it loses."""
     samples: dict[object, int] = {}
 
-    def timed(run: Any, device: torch.device) -> Seconds:
+    def timed(run: Any, device: torch.device) -> Timing:
         samples[run] = samples.get(run, 0) + 1
         is_lucky = len(samples) == 3 and samples[run] == 1
-        return Seconds(1e-9 if is_lucky else 1e-3 * (1 + len(samples) if samples[run] == 1 else 1))
+        seconds = 1e-9 if is_lucky else 1e-3 * (1 + len(samples) if samples[run] == 1 else 1)
+        return Timing(Seconds(seconds), is_sure=True)
 
-    monkeypatch.setattr(tuning, "measured", timed)
+    monkeypatch.setattr(tuning, "timed", timed)
     _, best = tuned_before(kept)
     assert best.rounds == tuning.ROUNDS
     assert best.seconds > 1e-6
@@ -147,18 +149,29 @@ def test_without_time_one_configuration_is_measured(kept: TuningDatabase) -> Non
     assert len(kept.all(key)) == 1
 
 
+def test_a_time_that_is_not_sure_is_not_kept(
+    kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other programs have held up every call: the time serves now, and no later compilation."""
+    timed = tuning.timed
+    monkeypatch.setattr(tuning, "timed", lambda *given: replace(timed(*given), is_sure=False))
+    monkeypatch.setattr(tuning._Trial, "confirm", lambda trial: None)
+    assert explained("max-autotune").kernels
+    assert kept.keys() == []
+
+
 def test_what_was_found_is_kept_when_tuning_is_stopped(
     kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured, count = tuning.measured, []
+    timed, count = tuning.timed, []
 
-    def stopped(*given: Any) -> Seconds:
+    def stopped(*given: Any) -> Timing:
         count.append(1)
         if len(count) == 3:
             raise KeyboardInterrupt
-        return measured(*given)
+        return timed(*given)
 
-    monkeypatch.setattr(tuning, "measured", stopped)
+    monkeypatch.setattr(tuning, "timed", stopped)
     with pytest.raises(KeyboardInterrupt):
         explained("max-autotune")
     (key,) = kept.keys()
@@ -212,14 +225,14 @@ def test_each_configuration_is_measured_with_its_own_threads(
     inputs = (torch.randn(130, 40), torch.randn(40, 210))
     measured: list[tuple[int, str]] = []
 
-    def timed(made: bb.Executable, device: torch.device) -> Seconds:
+    def timed(made: bb.Executable, device: torch.device) -> Timing:
         threads = made.runner.kernels.threads
         measured.append((threads, made.source))
         is_swapped = made.nest.kernels[-1].grid[0].dim.name == "N"
-        return Seconds(1e-3 * threads + (0.0 if is_swapped else 1e-3))
+        return Timing(Seconds(1e-3 * threads + (0.0 if is_swapped else 1e-3)), is_sure=True)
 
     monkeypatch.setattr(tuning, "launcher", lambda made, *_: made)
-    monkeypatch.setattr(tuning, "measured", timed)
+    monkeypatch.setattr(tuning, "timed", timed)
     subject = subject_of(program, inputs, {}, "cpu")
     first = subject.choices[0]
     first = replace(first, schedule=Schedule(), tiles=dict.fromkeys(first.tiles, 32))

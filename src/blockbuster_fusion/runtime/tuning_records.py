@@ -75,6 +75,7 @@ class Record:
     bar: float
     """The largest error that is allowed."""
     rounds: int
+    """The number of times that it was measured; 0 if other programs held up every call."""
     made: str = field(default_factory=now)
     """The time of the measurement, in ISO form and UTC."""
     source: str = NO_KERNELS

@@ -30,7 +30,7 @@ from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.plan.products import CALLED_FROM_C
 from blockbuster_fusion.torch.rivals.collective_times import collective_time
 from blockbuster_fusion.torch.rivals.composites import Composite
-from blockbuster_fusion.torch.rivals.timing import measured
+from blockbuster_fusion.torch.rivals.timing import Timing, timed
 from blockbuster_fusion.torch.tuned import versions
 
 Call = Callable[[], object]
@@ -156,8 +156,9 @@ class LibraryTimes:
             is_kept = name.partition(".")[0] in OWN
             known = database().library(*place) if is_kept else None
             if known is None:
-                found = _apart(lambda: measured(call(), device), device)
-                if is_kept:
+                timing = _apart(lambda: timed(call(), device), device)
+                found = timing.seconds
+                if is_kept and timing.is_sure:
                     database().put_library(*place, found.device, found.host * HOST)
                 _KNOWN[key] = Seconds(found.device, found.host * HOST)
             else:
@@ -229,13 +230,13 @@ def in_a_plan(function: object, spent: Seconds, device: torch.device) -> Seconds
     return Seconds(spent.device, min(spent.host, machine_for(device.type).launch))
 
 
-def _apart(measure: Callable[[], Seconds], device: torch.device) -> Seconds:
+def _apart(measure: Callable[[], Timing], device: torch.device) -> Timing:
     """Measures in a thread of its own: where a model is captured, every call takes longer.
 
     Not so with several threads of a CPU: another thread would have others of OpenMP beside these.
     """
 
-    def without_gradients() -> Seconds:
+    def without_gradients() -> Timing:
         with torch.no_grad():
             return measure()
 

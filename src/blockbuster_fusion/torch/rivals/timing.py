@@ -7,6 +7,7 @@ system moves a thread. So samples are taken until one has not waited: its proces
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -33,17 +34,31 @@ CYCLES = 2_000_000
 """The cycles for which a GPU sleeps while calls are queued: about a millisecond."""
 
 
+@dataclass(frozen=True)
+class Timing:
+    """The measured time of a call."""
+
+    seconds: Seconds
+    is_sure: bool
+    """False if every sample has waited for other programs: then the time is not worth keeping."""
+
+
 def measured(call: Callable[[], object], device: torch.device) -> Seconds:
     """The time of a call."""
+    return timed(call, device).seconds
+
+
+def timed(call: Callable[[], object], device: torch.device) -> Timing:
+    """The time of a call, and if it is sure."""
     call()
     with measuring(str(device)):
-        return _on_gpu(call) if device.type == "cuda" else _on_cpu(call)
+        return Timing(_on_gpu(call), True) if device.type == "cuda" else _on_cpu(call)
 
 
-def _on_cpu(call: Callable[[], object]) -> Seconds:
+def _on_cpu(call: Callable[[], object]) -> Timing:
     best, has_waited = _sample(call, 1)
     if best > LONG:
-        return Seconds(best)
+        return Timing(Seconds(best), not has_waited)
     best = min(best, *(_wall(call, 1) for _ in range(2)))
     count = min(MOST_CALLS, max(1, int(SHORTEST / max(best, 1e-9))))
     spent, number = 0.0, 0
@@ -53,7 +68,7 @@ def _on_cpu(call: Callable[[], object]) -> Seconds:
         spent, number = spent + found * count, number + 1
         if spent > (PATIENCE if has_waited else LONG):
             break
-    return Seconds(best)
+    return Timing(Seconds(best), not has_waited)
 
 
 def _sample(call: Callable[[], object], count: int) -> tuple[float, bool]:

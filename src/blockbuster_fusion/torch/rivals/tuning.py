@@ -39,7 +39,7 @@ from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.from_array_program import torch_program
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.compiling import compile_choices
-from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.rivals.timing import launcher, timed
 from blockbuster_fusion.torch.tuned import tuning_key
 
 MOST_TRIED = 10
@@ -198,7 +198,8 @@ class _Trial:
             if not self.tuner.has_time and self.best is not None:
                 return
             record = self.measured(choice, config)
-            self.tuner.database.put(self.key, record)
+            if record.rounds:
+                self.tuner.database.put(self.key, record)
         if record.ok:
             self.found[str(config)] = choice, record
 
@@ -223,7 +224,7 @@ class _Trial:
             made = [executable_of([choice], subject.threads) for choice, _ in rivals]
             runs = [launcher(x, subject.inputs, subject.sizes, device) for x in made]
             with measuring(str(device)):
-                times = [[measured(run, device).device for run in runs] for _ in range(ROUNDS)]
+                times = [[timed(run, device).seconds.device for run in runs] for _ in range(ROUNDS)]
         for number, (choice, before) in enumerate(rivals):
             own = sorted(row[number] for row in times)
             figures = (statistics.median(own), own[0], own[-1])
@@ -239,8 +240,11 @@ class _Trial:
         return str(config) not in self.seen and known(self.key, config.data()) is None
 
     def measured(self, choice: Choice, config: Config) -> Record:
-        """The measurement of a choice; of one that cannot run, an infinite time."""
-        source = NO_KERNELS
+        """The measurement of a choice; of one that cannot run, an infinite time.
+
+        One that is not sure has no round.
+        """
+        source, rounds = NO_KERNELS, 1
         try:
             with _disable_current_modes(), torch.no_grad():
                 subject = self.subject
@@ -251,12 +255,13 @@ class _Trial:
                 if error <= bar:
                     device = subject.device
                     run = launcher(executable, subject.inputs, subject.sizes, device)
-                    seconds = measured(run, device).device
+                    timing = timed(run, device)
+                    seconds, rounds = timing.seconds.device, int(timing.is_sure)
         except Exception as problem:  # whatever a compiler or a driver raises
             log.debug("%s: %s", config, problem)
             error, seconds = math.inf, math.inf
         figures = (seconds, seconds, seconds, error, self.exactness.bar)
-        return Record(config.data(), *figures, rounds=1, source=source)
+        return Record(config.data(), *figures, rounds=rounds, source=source)
 
 
 @dataclass(frozen=True)
