@@ -1,13 +1,17 @@
 """Trials: kernels are measured where predictions do not decide."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch.rivals import trials
+from blockbuster_fusion.select.floors import Floors
+from blockbuster_fusion.torch.rivals import library, trials
 from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.estimates import Estimates
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
@@ -36,10 +40,10 @@ def test_the_prediction_stands_where_a_trial_fails(caplog: pytest.LogCaptureFixt
         raise RuntimeError("no memory")
 
     left = TrialTime()
-    assert Trials(Tuner(), "cpu", left).first(fails) is None
+    assert Trials(Tuner(), "cpu", left).first([fails]) == [None]
     assert "not tried: RuntimeError: no memory" in caplog.text
     with pytest.raises(RuntimeError, match="no memory"):
-        Trials(Tuner(), "cpu", left, strict=True).first(fails)
+        Trials(Tuner(), "cpu", left, strict=True).first([fails])
     left.left["cpu"] = 0.0
     assert not Trials(Tuner(), "cpu", left).has_time
 
@@ -63,3 +67,27 @@ def test_a_model_is_right_after_its_trials(monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.allclose(found, model(x), atol=1e-5)
     assert tried
     assert len(tried) == len(set(tried))
+
+
+@pytest.mark.parametrize(("measured", "wins"), [(0.8e-3, True), (1.1e-3, False)])
+def test_kernels_that_are_predicted_a_little_slower_are_tried(
+    measured: float, wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch is faster by less than the error of the prediction: what is measured decides."""
+    known: dict[str, Any] = {"basis": "predicted", "seconds": Seconds(1.2e-3), "error": 1.5}
+    tried: list[int] = []
+
+    def first(self: Trials, subjects: object) -> list[tuple[None, None]]:
+        tried.append(1)
+        known.update(basis="measured", seconds=Seconds(measured), error=1.02)
+        return [(None, None)]
+
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e-3))
+    monkeypatch.setattr(Floors, "of", lambda *_: Seconds(1.1e-3))  # those of a CPU that was busy
+    monkeypatch.setattr(Estimates, "of", lambda *_: Estimate(**known))
+    monkeypatch.setattr(Estimates, "note", lambda *_: None)
+    monkeypatch.setattr(Estimates, "measured", lambda *_: None)
+    monkeypatch.setattr(Trials, "first", first)
+    found = bb.explain(torch.exp, torch.randn(9, 24), options={"library": "auto"})
+    assert tried == [1], "once"
+    assert bool(found.kernels) is wins

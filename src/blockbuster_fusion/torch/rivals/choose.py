@@ -37,7 +37,10 @@ from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.custom import found_custom
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.fusers import (
+    CAREFUL,
     CUSTOM,
+    EVEN,
+    HOPEFUL,
     KERNELS,
     CustomFuser,
     KernelFuser,
@@ -108,7 +111,7 @@ class Chooser(PartWeigher):
         floor, which is least traffic: nothing is asked for its time.
         """
         units, kernels = self.problem(())
-        kernels = replace(kernels, has_margin=False)
+        kernels = replace(kernels, attitude=EVEN)
         if self.parts.target != "cuda":
             kernels = replace(kernels, estimate=self.expressed)
         selected = self.selection(units, kernels, LastResort(units)).cheapest()
@@ -128,9 +131,9 @@ class Chooser(PartWeigher):
 
     def kernels(self, units: Units, nodes: Sequence[Node]) -> KernelFuser:
         """The kernels that may run some units."""
-        floors, has_margin = Floors(units, self.machine), not self.measures
+        floors, attitude = Floors(units, self.machine), EVEN if self.measures else CAREFUL
         times = (self.estimate, self.parts.search_ahead)
-        return KernelFuser(units, nodes, floors, *times, has_margin=has_margin)
+        return KernelFuser(units, nodes, floors, *times, attitude=attitude)
 
     def selection(self, units: Units, *fusers: Fuser, most: int | None = None) -> Selection:
         """A selection that prices at most some candidates: by default, as the options say."""
@@ -168,9 +171,9 @@ class Chooser(PartWeigher):
             fusers = (library, *others)
             selected = self.selection(units, kernels, *fusers, most=most).cheapest(captured)
             hopeful = selected
-            if kernels.has_margin and self.trials.has_time:
-                sure = replace(kernels, has_margin=False)
-                hopeful = self.selection(units, sure, *fusers, most=most).cheapest(captured)
+            if kernels.attitude == CAREFUL and self.trials.has_time:
+                hoping = replace(kernels, attitude=HOPEFUL)
+                hopeful = self.selection(units, hoping, *fusers, most=most).cheapest(captured)
             if not self.refined(kernels, hopeful) and not self.lost_later(kernels, selected):
                 return selected
 
@@ -212,21 +215,31 @@ class Chooser(PartWeigher):
                 open_parts.setdefault(self.estimates.kind(nodes), nodes)
             elif made.basis == "measured" and not kernels.is_measured(part):
                 wins = self.total(made.seconds) * made.error < self.total(self.library(nodes))
-                found |= kernels.has_margin and wins
+                found |= kernels.attitude == CAREFUL and wins
                 kernels.measured.add(kernels.forms(part))
+
+        def worth(nodes: Sequence[Node]) -> float:
+            return self.total(self.library(nodes))
+
+        parts = sorted(open_parts.values(), key=worth, reverse=True)
         if self.measures:
-            self.tuner.ahead(self.estimates.subject(nodes) for nodes in open_parts.values())
-        for nodes in open_parts.values():
-            if self.measures:
+            self.tuner.ahead(self.estimates.subject(nodes) for nodes in parts)
+            for nodes in parts:
                 self.estimates.timed(nodes)
-                found = True
-                continue
+            return found or bool(parts)
+        return self.tried(parts) or found
+
+    def tried(self, parts: Sequence[Sequence[Node]]) -> bool:
+        """Tries the kernels of some parts, as long as there is time; True if any were measured."""
+        found, together = False, self.trials.together
+        for start in range(0, len(parts), together):
             if not self.trials.has_time:
                 break
-            tried = self.trials.first(partial(self.estimates.subject, nodes))
-            if tried is not None:
-                self.estimates.note(nodes, self.estimates.measured(*tried))
-                found = True
+            some = [partial(self.estimates.subject, nodes) for nodes in parts[start:][:together]]
+            for nodes, tried in zip(parts[start:], self.trials.first(some), strict=False):
+                if tried is not None:
+                    self.estimates.note(nodes, self.estimates.measured(*tried))
+                    found = True
         return found
 
     def is_open(self, nodes: Sequence[Node], made: Estimate) -> bool:
@@ -264,7 +277,7 @@ class Chooser(PartWeigher):
         is_settled = len(known) == len(units.members)
         if self.parts.span is not None or not self.parts.expected.lengths or is_settled:
             return
-        alone = replace(kernels, has_margin=False)
+        alone = replace(kernels, attitude=EVEN)
         best = self.selection(units, alone, LastResort(units)).cheapest()
         for part, offer in best.parts:
             nodes = kernels.of(part)

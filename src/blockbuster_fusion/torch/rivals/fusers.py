@@ -20,6 +20,8 @@ from blockbuster_fusion.torch.rivals.estimate import Estimate
 FLOOR = "at least"
 """The basis of a time that is a floor."""
 KERNELS, LIBRARY, CUSTOM = "kernels", "library", "custom"
+CAREFUL, EVEN, HOPEFUL = 1, 0, -1
+"""Predictions have to win by more than their error, or as they are, or may win by their error."""
 USUAL, CHAINED, WHOLE = 1.15, 1.6, 4.0
 """The factors of kernels over their floor: usual ones, those with a product that reads what the
 same part computes by a reduction or by another product, those that hold whole rows of a product."""
@@ -41,8 +43,8 @@ class KernelFuser:
     """The time of the kernels of some operators; BlockbusterError if there are none."""
     expect: Callable[[Iterable[Sequence[Node]]], None] = _nothing
     """Is told which operators are asked about next."""
-    has_margin: bool = True
-    """True if predictions have to win by more than their error."""
+    attitude: int = CAREFUL
+    """The power of their error with which predictions count."""
     refused: set[tuple[Node, ...]] = field(default_factory=set)
     """The parts that kernels are not to run."""
     measured: set[tuple[str, ...]] = field(default_factory=set)
@@ -63,10 +65,10 @@ class KernelFuser:
     def floor(self, part: int) -> Seconds | None:
         if self.is_misc(part):
             return None
-        least, target = self.floors.of(part), self.floors.machine.target
-        if not self.has_margin or self.is_measured(part):
-            return least
-        return least * ERRORS[target][self.floors.has_product(part)]
+        if self.is_measured(part):  # its time is known, whatever was predicted
+            return Seconds(0.0)
+        error = ERRORS[self.floors.machine.target][self.floors.has_product(part)]
+        return self.floors.of(part) * error**self.attitude
 
     def is_measured(self, part: int) -> bool:
         """True if the kernels of a part are measured, or those of an equal one."""
@@ -101,8 +103,9 @@ class KernelFuser:
         if made.basis == FLOOR:
             least = self.floors.of(part)
             return Offer(self.name, least, least, FLOOR)
-        factor = made.error if made.basis == "measured" or self.has_margin else 1.0
-        return Offer(self.name, made.seconds * factor, made.seconds, made.basis)
+        if made.basis == "measured":
+            return Offer(self.name, made.seconds * made.error, made.seconds, made.basis)
+        return Offer(self.name, made.seconds * made.error**self.attitude, made.seconds, made.basis)
 
 
 @dataclass

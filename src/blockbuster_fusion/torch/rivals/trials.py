@@ -6,7 +6,9 @@ tuning stores them. All trials of a model together have some seconds.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.messages import log
@@ -14,6 +16,9 @@ from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
+
+T = TypeVar("T")
+Tried = tuple[Choice, Record] | None
 
 LEAST, MOST = 50e-6, 0.2
 """The times of PyTorch's operators for which a trial is worth it, and takes neither long nor much
@@ -39,19 +44,36 @@ class Trials:
         is_worth_it = LEAST < limit < MOST and estimate.basis == "predicted"
         return self.has_time and is_worth_it and is_open
 
-    def first(self, subject: Callable[[], Subject]) -> tuple[Choice, Record] | None:
-        """The measured first choice of a subject; None if it does not run, or is not exact."""
+    @property
+    def together(self) -> int:
+        """The number of subjects that are compiled at the same time."""
+        return self.tuner.workers.count
+
+    def first(self, subjects: Iterable[Callable[[], Subject]]) -> list[Tried]:
+        """The measured first choice of each subject; None if it does not run, or is not exact.
+
+        All are compiled at the same time, before the first one is measured.
+        """
         start = time.monotonic()
         try:
-            own = subject()
-            found = self.tuner.first(own)
-            if found is None:
-                log.warning("tried, but does not run or is not exact: %s", own.program.name)
-            return found
-        except Exception as error:  # whatever it is: the prediction decides, and this is told
+            made = [self.guarded(subject) for subject in subjects]
+            self.guarded(lambda: self.tuner.compile_first([x for x in made if x is not None]))
+            return [None if x is None else self.guarded(partial(self.measured, x)) for x in made]
+        finally:
+            self.time_left.left[self.target] -= time.monotonic() - start
+
+    def measured(self, subject: Subject) -> Tried:
+        found = self.tuner.first(subject)
+        if found is None:
+            log.warning("tried, but does not run or is not exact: %s", subject.program.name)
+        return found
+
+    def guarded(self, work: Callable[[], T]) -> T | None:
+        """The result of some work; None if it fails: then the prediction decides."""
+        try:
+            return work()
+        except Exception as error:  # whatever it is: it is told
             if self.strict:
                 raise
             log.warning("kernels were not tried: %s: %s", type(error).__name__, error)
             return None
-        finally:
-            self.time_left.left[self.target] -= time.monotonic() - start

@@ -132,6 +132,11 @@ class Tuner:
             trial.measure(subject.choices[0])
         return trial.best
 
+    def compile_first(self, subjects: Sequence[Subject]) -> None:
+        """Compiles the first choices of some subjects for a CPU at the same time."""
+        choices = [subject.choices[0] for subject in subjects if subject.machine.target == "cpu"]
+        compile_choices(self.workers, choices, (), (), self.left)
+
     def finished(self, subject: Subject) -> tuple[Choice, Record] | None:
         """The result of an earlier search, if it had the time to end."""
         record = self.database.best(subject.key)
