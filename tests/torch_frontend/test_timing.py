@@ -14,6 +14,7 @@ RUNNING = timing.RUNNING
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "RUNNING", RUNNING)
+    monkeypatch.setattr(timing, "_left", [timing.ALL_PATIENCE])
 
 
 @dataclass
@@ -55,3 +56,13 @@ def test_a_long_call_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing.time, "process_time", lambda: clock.running)
     assert timing.measured(clock.call, CPU).total() == pytest.approx(clock.seconds)
     assert clock.calls == 2
+
+
+def test_a_process_waits_for_some_seconds_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(float("inf"))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(timing.time, "process_time", lambda: clock.running)
+    for _ in range(20):
+        timing.measured(clock.call, CPU)
+    least = 20 * clock.waited * (timing.SAMPLES + 4)
+    assert clock.now < least + timing.ALL_PATIENCE + timing.PATIENCE

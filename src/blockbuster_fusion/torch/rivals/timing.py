@@ -23,8 +23,10 @@ LONGEST = 0.03
 """The seconds after which no more than the least number of samples is taken."""
 LONG = 0.5
 """The seconds after which a call is not repeated any more."""
-PATIENCE = 1.5
-"""The same as long as every sample has waited for other programs."""
+PATIENCE, ALL_PATIENCE = 1.5, 5.0
+"""The same as long as every sample has waited for other programs, and all that a process spends."""
+_left = [ALL_PATIENCE]
+"""The seconds that this process may still wait for a quiet CPU."""
 RUNNING = 0.9
 """The share of a sample in which the process has to be running, else it has waited."""
 SHORTEST = 4e-4
@@ -61,12 +63,15 @@ def _on_cpu(call: Callable[[], object]) -> Timing:
         return Timing(Seconds(best), not has_waited)
     best = min(best, *(_wall(call, 1) for _ in range(2)))
     count = min(MOST_CALLS, max(1, int(SHORTEST / max(best, 1e-9))))
-    spent, number = 0.0, 0
-    while number < SAMPLES or (number < MOST_SAMPLES and spent < LONGEST) or has_waited:
+    spent, number, waits = 0.0, 0, has_waited
+    while number < SAMPLES or (number < MOST_SAMPLES and spent < LONGEST) or waits:
         found, waited = _sample(call, count)
         best, has_waited = min(best, found), has_waited and waited
         spent, number = spent + found * count, number + 1
-        if spent > (PATIENCE if has_waited else LONG):
+        if has_waited and number > SAMPLES:
+            _left[0] -= found * count
+        waits = has_waited and spent < PATIENCE and _left[0] > 0
+        if spent > LONG and not waits:
             break
     return Timing(Seconds(best), not has_waited)
 
