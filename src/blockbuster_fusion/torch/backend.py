@@ -60,7 +60,8 @@ def backend(
     """The backend of torch.compile: kernels for inference, eager mode for training.
 
     With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
-    With `spares_calls`, the caller does without torch.compile where the model runs as captured.
+    With `spares_calls`, the caller does without torch.compile where the model runs as captured,
+    and replaces no plan.
     """
     mode, options = mode_in(mode, options)
     chosen = options_from(mode, options)
@@ -69,7 +70,8 @@ def backend(
         return module.forward
     beside = CALL["cpu" if gpu_of(examples) is None else "cuda"] if spares_calls else 0.0
     terms = Weighing(thorough=thorough, beside=beside)
-    captured = _Captured(module, examples, mode, chosen, terms, watches=watcher is not None)
+    watches = watcher is not None and not spares_calls
+    captured = _Captured(module, examples, mode, chosen, terms, watches=watches)
     captured.start()
     made = captured.compiled(frozenset())
     times = chosen.library != "never" and chosen.time_model and chosen.plan is None
