@@ -16,6 +16,7 @@ from blockbuster_fusion.torch.compiled_frame import CompiledFrame
 from blockbuster_fusion.torch.plan.likeness import tests_of_tensors
 from blockbuster_fusion.torch.plan.operator_properties import PLAIN
 
+NEXT = "\n        "
 Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """A call, of positional arguments and of those by name."""
 
@@ -37,7 +38,7 @@ def compiled_call(
 
 
 def _inlined(model: Callable[..., Any]) -> Call:
-    """What torch.compile has instead of a call, within a function that it compiles."""
+    """The call that torch.compile sees in a function that it compiles: the model's own."""
 
     def call(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         with torch.no_grad():
@@ -79,7 +80,7 @@ class _Text:
         tests.insert(1, f"len(named) == {len(named)}" if named else "not named")
         tests += tests_of_tensors(self.tensors, self.names)
         run = f"return model(*arguments{', **named' if named else ''})"
-        yield f"    if {' and '.join(tests)}:"
+        yield f"    if (\n        {f'{NEXT}and '.join(tests)}\n    ):"
         yield f"        if not grad_enabled(): {run}"
         if not any(x.requires_grad for _, x in self.tensors):
             yield "        set_grad(False)"
@@ -102,12 +103,14 @@ class _Text:
         elif x is None or isinstance(x, bool):
             yield f"{place} is {x}"
         else:
-            yield f"type({place}) is {self.name('type', type(x))}"
-            if isinstance(x, tuple | list | dict):
+            kind = type(x)
+            if kind.__module__ == "builtins":  # others are equal to nothing of another type
+                yield f"type({place}) is {kind.__name__}"
+            if kind in (tuple, list, dict):
                 yield f"len({place}) == {len(x)}"
                 yield from self.elements(place, x)
             else:
-                yield f"{place} == {self.name('x', x)}"
+                yield f"{place} == {repr(x) if kind in (int, str) else self.name('x', x)}"
 
     def compiled(self, frames: Sequence[CompiledFrame]) -> Iterator[str]:
         """The lines that run compiled code, if its guards hold, and nothing records the call."""
