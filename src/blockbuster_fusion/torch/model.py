@@ -45,10 +45,10 @@ class CompiledModel:
         A form that has come once has none yet. If there are too many, all are forgotten."""
         self.frames: list[CompiledFrame] = []
         """The compiled code that runs without torch.compile, the newest first."""
-        watched = partial(
-            backend, mode=mode, options=options, watcher=self.graphs.append, spares_calls=True
-        )
         self.frame = own_frame(model)
+        watched = partial(
+            backend, mode=mode, options=options, watcher=self.graphs.append, frame=self.frame
+        )
         self.compiled = torch.compile(self.frame, backend=watched, dynamic=dynamic)
         self.compiled_call = compiled_call(model, self.frames, self._judged)
         """A call of the code of a frame whose guards hold, or one that is judged."""
