@@ -78,7 +78,7 @@ class _Text:
         tests = [f"len(arguments) == {len(arguments)}", *self.elements("arguments", arguments)]
         tests += [*self.elements("named", named)] if named else []
         tests.insert(1, f"len(named) == {len(named)}" if named else "not named")
-        tests += tests_of_tensors(self.tensors, self.names)
+        tests += tests_of_tensors("arguments", len(arguments), self.tensors, self.names)
         run = f"return model(*arguments{', **named' if named else ''})"
         yield f"    if (\n        {f'{NEXT}and '.join(tests)}\n    ):"
         yield f"        if not grad_enabled(): {run}"

@@ -8,13 +8,14 @@ from torch._C._dynamo.guards import TensorGuards
 
 
 def tests_of_tensors(
-    placed: Iterable[tuple[str, torch.Tensor]], names: dict[str, Any]
+    given: str, count: int, placed: Iterable[tuple[str, torch.Tensor]], names: dict[str, Any]
 ) -> list[str]:
     """The tests, as text, that tensors in some places are like given ones; `names` gets theirs.
 
     They compare types, shapes, strides, dtypes, devices, whether gradients are required, and what
     PyTorch does in a call of an operator: negation, autocasting, modes of inference and others.
-    Tensors that are one must be one, and others must not.
+    Tensors that are one must be one, and others must not. `given` is the name of a sequence of
+    `count` elements, which may be all of them.
     """
     first: dict[int, tuple[str, torch.Tensor]] = {}
     tests = []
@@ -23,8 +24,9 @@ def tests_of_tensors(
         if known != place:
             tests.append(f"{place} is {known}")
     if first:
-        tensors = [x for _, x in first.values()]
+        places, tensors = zip(*first.values(), strict=True)
         made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         names["alike"] = made.check
-        tests.append(f"alike({', '.join(place for place, _ in first.values())})")
+        is_all = [*places] == [f"{given}[{number}]" for number in range(count)]
+        tests.append(f"alike({f'*{given}' if is_all else ', '.join(places)})")
     return tests

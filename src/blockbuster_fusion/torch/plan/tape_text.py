@@ -33,7 +33,8 @@ def fitting(given: Sequence[Any], changing: Sequence[int]) -> Callable[[Sequence
     """
     names: dict[str, Any] = {}
     tensors = [at for at in changing if isinstance(given[at], torch.Tensor)]
-    tests = tests_of_tensors([(f"given[{at}]", given[at]) for at in tensors], names)
+    placed = [(f"given[{at}]", given[at]) for at in tensors]
+    tests = tests_of_tensors("given", len(given), placed, names)
     for at in changing:
         if at not in tensors:
             names[f"type{at}"] = type(given[at])
