@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost_gradients
 from blockbuster_fusion.torch.call_text import Call, alone_call, compiled_call
 from blockbuster_fusion.torch.compiled_frame import CompiledFrame, last_frame
@@ -39,10 +40,9 @@ class CompiledModel:
         self.model, self.__name__ = model, model_name(model)
         self.has_warned = self.has_run = False
         self.graphs: list[CompiledGraph] = []
-        self.left_alone: dict[Hashable, Call | None] = {}
-        """The calls of the model itself, by the forms of arguments for which nothing is faster.
-
-        A form that has come once has none yet. If there are too many, all are forgotten."""
+        self.left_alone = RecentlyUsed[Call | None](MOST_FORMS)
+        """The calls of the model itself, by the forms of arguments for which nothing is faster;
+        None for a form that has come once."""
         self.frames: list[CompiledFrame] = []
         """The compiled code that runs without torch.compile, the newest first."""
         self.frame = own_frame(model)
@@ -69,10 +69,10 @@ class CompiledModel:
         form = form_of(arguments, named)
         if form not in self.left_alone:
             return self._results(arguments, named, form)
-        known = self.left_alone[form]
+        known = self.left_alone.get(form)
         if known is None:
             known = alone_call(self.model, arguments, named, self._otherwise)
-            self.left_alone[form] = known
+            self.left_alone.put(form, known)
         self.call = known
         return self.model(*arguments, **named)
 
@@ -89,9 +89,7 @@ class CompiledModel:
         results = run(*arguments, **named)
         made, frame = self.graphs[known:], last_frame(self.frame)
         if form is not None and self._ran_as_captured(made, frame, arguments, named):
-            if len(self.left_alone) >= MOST_FORMS:
-                self.left_alone.clear()
-            self.left_alone[form] = None
+            self.left_alone.put(form, None)
         elif made and frame is not None:
             self.frames = [frame, *self.frames][:MOST_FRAMES]
             self.call = self.compiled_call = compiled_call(self.model, self.frames, self._judged)
