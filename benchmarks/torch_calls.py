@@ -5,7 +5,7 @@
 
 A Llama with random weights, float32. Calls: two layers, hidden size 64, one token, so that kernels
 take next to no time; eager, Inductor and Blockbuster are called in turns in one process. Small: a
-kernel or two, or a layer as it was captured, on 8 x 8 numbers: all is host time. Growing:
+kernel or two, or a layer as it was captured, on 6 x 8 numbers: all is host time. Growing:
 the same model with a DynamicCache that grows by a word at each call, from 8 to 200. Compiling:
 2 and 32 layers of hidden size 256, each in a process of its own, with an empty cache of kernels and
 once more with what that left; PyTorch's own share is what its backend "aot_eager" takes.
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -89,6 +90,20 @@ class Softmaxes(torch.nn.Module):
         return (x * 1.5).softmax(0).mul(2).softmax(1)
 
 
+class Inputs(torch.nn.Module):
+    def forward(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor
+    ) -> torch.Tensor:
+        return a * b + c * d
+
+
+class Named(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, *, scale: torch.Tensor, is_signed: bool = False
+    ) -> torch.Tensor:
+        return (x if is_signed else x.relu()) * scale
+
+
 class Layer(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -98,14 +113,39 @@ class Layer(torch.nn.Module):
         return torch.tanh(self.linear(torch.tanh(x) * 2)) * 0.5
 
 
-SMALL: dict[str, tuple[Callable[[], torch.nn.Module], bool]] = {
-    "relu, as captured": (torch.nn.ReLU, True),
-    "linear layer, as captured": (partial(torch.nn.Linear, 8, 8), True),
-    "one kernel": (Chain, False),
-    "two kernels": (Softmaxes, False),
-    "kernel, linear layer, kernel": (Layer, False),
+def layers() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small model, and the arguments of a call beside one tensor."""
+
+    kind: Callable[[], torch.nn.Module]
+    is_captured: bool = False
+    """True if it runs as it was captured."""
+    more: int = 0
+    """The number of other tensors."""
+    named: Mapping[str, object] = field(default_factory=dict)
+    dynamic: bool | None = None
+
+
+NUMBERS = torch.randn(8)
+SMALL = {
+    "relu, as captured": Small(torch.nn.ReLU, is_captured=True),
+    "linear layer, as captured": Small(partial(torch.nn.Linear, 8, 8), is_captured=True),
+    "layer norm, as captured": Small(partial(torch.nn.LayerNorm, 8), is_captured=True),
+    "two linear layers, as captured": Small(layers, is_captured=True),
+    "four inputs, as captured": Small(Inputs, is_captured=True, more=3),
+    "named, as captured": Small(Named, is_captured=True, named={"scale": NUMBERS}),
+    "any sizes, as captured": Small(torch.nn.ReLU, is_captured=True, dynamic=True),
+    "one kernel": Small(Chain),
+    "two kernels": Small(Softmaxes),
+    "kernel, linear layer, kernel": Small(Layer),
+    "one kernel, four inputs": Small(Inputs, more=3),
+    "one kernel, named": Small(Named, named={"scale": NUMBERS}),
+    "one kernel, any sizes": Small(Chain, dynamic=True),
 }
-"""Models, and True for those that run as they were captured."""
 
 
 def is_product(nodes: Sequence[Any]) -> bool:
@@ -115,27 +155,30 @@ def is_product(nodes: Sequence[Any]) -> bool:
 def small(with_inductor: bool) -> dict[str, object]:
     """The least time of a call of a small model, in microseconds: the mean of 100 in a row."""
     torch.set_num_threads(1)
-    x, found = torch.randn(8, 8), {}
-    for name, (kind, is_captured) in SMALL.items():
+    found = {}
+    for name, case in SMALL.items():
         torch._dynamo.reset()
-        model = kind().eval().requires_grad_(False)
-        library = "auto" if is_captured or kind is Layer else "never"
-        options = {"library": library, "time_model": is_captured}
+        model = case.kind().eval().requires_grad_(False)
+        given = [torch.randn(6, 8) for _ in range(1 + case.more)]
+        library = "auto" if case.is_captured or case.kind is Layer else "never"
+        options = {"library": library, "time_model": case.is_captured}
         calls: dict[str, Callable[..., object]] = {"eager": model}
         for other in ("eager", *(("inductor",) if with_inductor else ())):
-            calls[f"torch.compile, {other}"] = torch.compile(model, backend=other)
+            compiled = torch.compile(model, backend=other, dynamic=case.dynamic)
+            calls[f"torch.compile, {other}"] = compiled
         ours = partial(blockbuster, options=options)
-        calls["torch.compile, blockbuster"] = torch.compile(model, backend=ours)
-        calls["bb.compile"] = CompiledModel(model, **options)
+        compiled = torch.compile(model, backend=ours, dynamic=case.dynamic)
+        calls["torch.compile, blockbuster"] = compiled
+        calls["bb.compile"] = CompiledModel(model, dynamic=case.dynamic, **options)
         times = dict.fromkeys(calls, float("inf"))
-        with torch.no_grad(), nullcontext() if is_captured else by_pytorch(is_product):
+        with torch.no_grad(), nullcontext() if case.is_captured else by_pytorch(is_product):
             for call in calls.values():
-                call(x)
+                call(*given, **case.named)
             for _ in range(ROUNDS):
                 for contender, call in calls.items():
                     start = time.perf_counter()
                     for _ in range(100):
-                        call(x)
+                        call(*given, **case.named)
                     spent = 1e4 * (time.perf_counter() - start)
                     times[contender] = min(times[contender], spent)
         found[name] = times

@@ -259,6 +259,7 @@ EVALUATES = {
     "naming.py": "arithmetic, after a check of its syntax",
     "cli/programs.py": "the user's own file, which the command line names",
     "torch/from_array_program.py": "the text of torch_source, whose names are made by naming",
+    "torch/call_text.py": "numbered names, numbers and quoted texts only",
     "torch/plan/steps.py": "numbered names only",
     "torch/plan/sized.py": "numbered names only",
     "torch/plan/tape_text.py": "numbered names and numbers only",

@@ -1,6 +1,7 @@
 """Compiled models that are timed as a whole: what is slower than the captured model is given up."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -156,6 +157,93 @@ def test_state_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert model.place == 1
     assert torch.equal(model.cache, torch.stack([x[0], *torch.zeros(2, 7)]))
     assert "not timed" not in caplog.text
+
+
+def ran_in(model: nn.Module, call: Callable[[], Any]) -> bool:
+    """True if a call runs the model's own Python."""
+    code, seen = type(model).forward.__code__, []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        seen.append(frame.f_code is code)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return any(seen)
+
+
+@pytest.mark.parametrize(
+    ("compile_model", "is_itself"),
+    [
+        (lambda model, x: bb.compile(model, x, library="auto"), True),
+        (lambda model, x: torch.compile(model, backend="blockbuster")(x), False),
+    ],
+    ids=["bb.compile", "torch.compile"],
+)
+def test_the_rival_is_what_would_run(
+    compile_model: Callable[..., Any], is_itself: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bb.compile calls the user's module where nothing is faster, torch.compile the graph."""
+    monkeypatch.setenv("BLOCKBUSTER_LIBRARY", "auto")
+    model, x, found = Model().eval(), torch.randn(9, 24), []
+
+    def times(self: WholeModel, calls: Sequence[Any], seconds: float) -> list[float]:
+        found.append([ran_in(model, lambda call=call: call(*self.examples)) for call in calls])
+        with torch.no_grad():
+            torch.testing.assert_close(calls[0](*self.examples)[0].shape, x.shape[1:])
+        return [1.0, 2.0]
+
+    monkeypatch.setattr(WholeModel, "times", times)
+    with torch.no_grad():
+        compile_model(model, x)
+    assert found == [[is_itself, False]]
+
+
+class Counting(Model):
+    """Changes itself in Python, which is no operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.seen = 0, list[torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(super().forward(x))
+        return self.seen[-1] * 2
+
+
+def test_effects_of_python_happen_once() -> None:
+    model = Counting().eval()
+    noted: list[int] = []
+    hooked = Model().eval()
+    hooked.register_forward_hook(lambda module, given, made: noted.append(1))
+    with torch.no_grad():
+        bb.compile(model, torch.randn(9, 24), library="auto")
+        bb.compile(hooked, torch.randn(9, 24), library="auto")
+    assert model.calls == len(model.seen) == len(noted) == 1
+
+
+def test_a_part_of_a_call_is_timed_as_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model itself would run the other graphs too."""
+
+    class Broken(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.tanh(x * 2).softmax(0)
+            torch._dynamo.graph_break()
+            return super().forward(y)
+
+    model, found = Broken().eval(), []
+
+    def times(self: WholeModel, calls: Sequence[Any], seconds: float) -> list[float]:
+        found.append(self.plain)
+        return [1.0, 2.0]
+
+    monkeypatch.setattr(WholeModel, "times", times)
+    with torch.no_grad():
+        bb.compile(model, torch.randn(9, 24), library="auto")
+    assert found == [None, None]
 
 
 def untimed(function: Callable[..., Any], *inputs: Any, **options: Any) -> str:

@@ -24,6 +24,7 @@ from blockbuster_fusion.runtime.workers import check_workers, shared_workers
 from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
+from blockbuster_fusion.torch.captured_call import captured_call
 from blockbuster_fusion.torch.compile_graph import compile_graph
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.direct import has_modes, is_direct, metadata_now
@@ -33,7 +34,7 @@ from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.rivals.composites import Called
 from blockbuster_fusion.torch.rivals.custom import CustomOperator
-from blockbuster_fusion.torch.rivals.weighing import CALL, Weighing
+from blockbuster_fusion.torch.rivals.weighing import CALL, Weighing, guarded_call
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, forward_of
 
 NAME = "blockbuster"
@@ -55,21 +56,28 @@ def backend(
     options: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
     thorough: bool = False,
-    spares_calls: bool = False,
+    frame: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """The backend of torch.compile: kernels for inference, eager mode for training.
 
     With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
-    With `spares_calls`, the caller does without torch.compile where the model runs as captured.
+    `frame` is the function that torch.compile was given, by a caller that calls the model itself
+    where nothing is faster, needs no torch.compile for one graph, and replaces no plan.
     """
     mode, options = mode_in(mode, options)
     chosen = options_from(mode, options)
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    beside = CALL["cpu" if gpu_of(examples) is None else "cuda"] if spares_calls else 0.0
+    call = None if frame is None else captured_call(frame, module)
+    beside = 0.0
+    if call is not None:
+        beside = guarded_call(len(examples))
+    elif frame is not None:
+        beside = CALL["cpu" if gpu_of(examples) is None else "cuda"]
     terms = Weighing(thorough=thorough, beside=beside)
-    captured = _Captured(module, examples, mode, chosen, terms, watches=watcher is not None)
+    watches = watcher is not None and frame is None
+    captured = _Captured(module, examples, mode, chosen, terms, watches=watches)
     captured.start()
     made = captured.compiled(frozenset())
     times = chosen.library != "never" and chosen.time_model and chosen.plan is None
@@ -82,6 +90,7 @@ def backend(
             strict=chosen.strict,
             seconds=chosen.seconds,
             beside=beside,
+            plain=None if call is None or call.has_effects else call.plain,
             declared=frozenset(x.operator for x in chosen.operators),
         )
         made = whole.faster(made, tunes=mode in TUNING)

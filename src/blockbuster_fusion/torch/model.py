@@ -1,21 +1,25 @@
 """`bb.compile` of a PyTorch module or function."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from itertools import count
-from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import is_grad_enabled
 
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost_gradients
+from blockbuster_fusion.torch.call_text import Call, alone_call, compiled_call
+from blockbuster_fusion.torch.compiled_frame import CompiledFrame, last_frame
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation, model_name
+from blockbuster_fusion.torch.forms import form_of
 from blockbuster_fusion.torch.options import Options
 
-Form = tuple[tuple[torch.Size, torch.dtype], ...]
-"""The shapes and dtypes of the arguments of a call."""
+MOST_FORMS = 64
+"""The number of forms of arguments for which a model is known to be fastest."""
+MOST_FRAMES = 8
+"""The number of forms of calls that are compiled, and run without torch.compile."""
 
 
 class CompiledModel:
@@ -36,34 +40,74 @@ class CompiledModel:
         self.model, self.__name__ = model, model_name(model)
         self.has_warned = self.has_run = False
         self.graphs: list[CompiledGraph] = []
-        self.left_alone: set[Form] = set()
-        """The forms of arguments for which nothing is faster than the model itself."""
+        self.left_alone = RecentlyUsed[Call | None](MOST_FORMS)
+        """The calls of the model itself, by the forms of arguments for which nothing is faster;
+        None for a form that has come once."""
+        self.frames: list[CompiledFrame] = []
+        """The compiled code that runs without torch.compile, the newest first."""
+        self.frame = own_frame(model)
         watched = partial(
-            backend, mode=mode, options=options, watcher=self.graphs.append, spares_calls=True
+            backend, mode=mode, options=options, watcher=self.graphs.append, frame=self.frame
         )
-        self.compiled = torch.compile(own_frame(model), backend=watched, dynamic=dynamic)
+        self.compiled = torch.compile(self.frame, backend=watched, dynamic=dynamic)
+        self.compiled_call = compiled_call(model, self.frames, self._judged)
+        """A call of the code of a frame whose guards hold, or one that is judged."""
+        self.call = self.compiled_call
+        """The same, or a call of the model itself for arguments like the last ones."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The model's results, without gradients; inputs that require some get one warning."""
-        if not is_grad_enabled():  # first, as this costs the most where little is computed
-            if self.left_alone and not named and form_of(arguments) in self.left_alone:
-                return self.model(*arguments)
-            return self._results(arguments, named)
-        if not self.has_warned:
-            self.has_warned = warn_of_lost_gradients((arguments, named))
-        with torch.no_grad():
-            return self(*arguments, **named)
+        return self.call(arguments, named)
 
-    def _results(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _judged(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The results of a call that is not like the last ones."""
+        if torch.is_grad_enabled():
+            if not self.has_warned:
+                self.has_warned = warn_of_lost_gradients((arguments, named))
+            with torch.no_grad():
+                return self.call(arguments, named)
+        form = form_of(arguments, named)
+        if form not in self.left_alone:
+            return self._results(arguments, named, form)
+        known = self.left_alone.get(form)
+        if known is None:
+            known = alone_call(self.model, arguments, named, self._otherwise)
+            self.left_alone.put(form, known)
+        self.call = known
+        return self.model(*arguments, **named)
+
+    def _otherwise(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The results of a call for which the model is not known to be fastest."""
+        return self.compiled_call(arguments, named)
+
+    def _results(
+        self, arguments: tuple[Any, ...], named: dict[str, Any], form: Hashable | None
+    ) -> Any:
         """The results by torch.compile; what it has compiled tells whether it is needed again."""
         known = len(self.graphs)
         run = self.compiled if self.has_run else self._first
         results = run(*arguments, **named)
-        made = self.graphs[known:]
-        form = None if named or not made else form_of(arguments)
-        if form is not None and all(graph.is_as_captured for graph in made):
-            self.left_alone.add(form)
+        made, frame = self.graphs[known:], last_frame(self.frame)
+        if form is not None and self._ran_as_captured(made, frame, arguments, named):
+            self.left_alone.put(form, None)
+        elif made and frame is not None:
+            self.frames = [frame, *self.frames][:MOST_FRAMES]
+            self.call = self.compiled_call = compiled_call(self.model, self.frames, self._judged)
         return results
+
+    def _ran_as_captured(
+        self,
+        made: list[CompiledGraph],
+        frame: CompiledFrame | None,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> bool:
+        """True if a call ran by graphs as they were captured: those made in it, or known ones."""
+        if made:
+            return all(graph.is_as_captured for graph in made)
+        if frame is None or not all(graph.is_as_captured for graph in self.graphs):
+            return False
+        return frame.check({"arguments": arguments, "named": named, "model": self.model})
 
     def _first(self, *arguments: Any, **named: Any) -> Any:
         """The results of the first call, in which torch.compile is told to leave out records.
@@ -96,17 +140,6 @@ def own_frame(model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _NUMBERS = count()
-
-
-def form_of(arguments: tuple[Any, ...]) -> Form | None:
-    """The form of some arguments; None unless all have a shape and a dtype."""
-    try:
-        return tuple(map(_shape_and_dtype, arguments))
-    except AttributeError:
-        return None
-
-
-_shape_and_dtype = attrgetter("shape", "dtype")
 
 
 def compile_model(model: Callable[..., Any], *examples: Any, **named: Any) -> CompiledModel:

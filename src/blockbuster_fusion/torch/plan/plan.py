@@ -110,6 +110,8 @@ class ModelPlan:
             again = self.assembled(values, length, varying, {**tape.seen, **tape.met})
             self.tapes.put(key, again)
         elif not varying and not tape.met:
+            if not tape.fits(values):  # it was assembled in another mode of PyTorch's
+                tape.fits = fitting(values, self.changing)
             self.usual = tape.fits, tape
         return self.run(values, length) if found is None else found
 

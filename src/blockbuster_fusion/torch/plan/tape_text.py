@@ -14,6 +14,7 @@ from torch.autograd import profiler
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
 from blockbuster_fusion.runtime.triton.library_calls import tensor_of
+from blockbuster_fusion.torch.plan.likeness import tests_of_tensors
 from blockbuster_fusion.torch.plan.placement import has_driver
 from blockbuster_fusion.torch.plan.sized import fixed_shape
 from blockbuster_fusion.torch.plan.steps import Slot
@@ -31,18 +32,15 @@ def fitting(given: Sequence[Any], changing: Sequence[int]) -> Callable[[Sequence
     Of those, the ones in `changing` may differ between calls.
     """
     names: dict[str, Any] = {}
-    tests = []
+    tensors = [at for at in changing if isinstance(given[at], torch.Tensor)]
+    placed = [(f"given[{at}]", given[at]) for at in tensors]
+    tests = tests_of_tensors("given", len(given), placed, names)
     for at in changing:
-        x = given[at]
-        names[f"type{at}"] = type(x)
-        tests.append(f"type(x := given[{at}]) is type{at}")
-        if isinstance(x, int):
-            tests.append(f"x == {x}")
-        elif isinstance(x, torch.Tensor):
-            names |= {f"shape{at}": x.shape, f"strides{at}": x.stride()}
-            names |= {f"dtype{at}": x.dtype, f"device{at}": x.device}
-            tests.append(f"x.shape == shape{at} and x.stride() == strides{at}")
-            tests.append(f"x.dtype is dtype{at} and x.device == device{at} and not x.is_neg()")
+        if at not in tensors:
+            names[f"type{at}"] = type(given[at])
+            tests.append(f"type(given[{at}]) is type{at}")
+        if isinstance(given[at], int):
+            tests.append(f"given[{at}] == {given[at]}")
     lines = ["def fits(given):", f"    return {' and '.join(tests) or True}"]
     exec("\n".join(lines), names)
     made: Callable[[Sequence[Any]], bool] = names["fits"]

@@ -16,6 +16,14 @@ PLAN = {"cpu": 30e-6, "cuda": 5e-6}
 CALL = {"cpu": 40e-6, "cuda": 20e-6}
 """Seconds of a call of torch.compile on the host of a device, as benchmarks/never_slower.py finds
 them: 20 to 100 µs on two cores without a GPU, 13 to 22 µs beside an H200."""
+GUARDED, GUARD = 3e-6, 0.25e-6
+"""Seconds of a call of compiled code without torch.compile, and of the guards of each input, as
+benchmarks/torch_calls.py finds them: 2 to 3 µs and 0.2 µs."""
+
+
+def guarded_call(inputs: int) -> float:
+    """Seconds of a call of compiled code whose guards are checked without torch.compile."""
+    return GUARDED + GUARD * inputs
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 Parts are weighed one by one, and by predictions if they are not tuned. A model may still be slower
 as a whole: calls between parts cost, and caches are shared. So the compiled model and the captured
 one run in turns, with the inputs of the call that is being compiled. If the captured one is faster,
-it runs. When a model is tuned, the parts are given up one kind at a time first.
+it runs. `bb.compile` then calls the user's model, and so that is timed in its place, unless Python
+has effects in it: modules cost more than the operators that are captured of them. When a model is
+tuned, the parts are given up one kind at a time first.
 
 The model's state stays as it is. Inputs are copies, and what the model writes to is put back before
 each call. Not timed are models with random numbers, with operators of other packages unless the
@@ -95,17 +97,19 @@ class WholeModel:
         strict: bool = False,
         seconds: float = 600.0,
         beside: float = 0.0,
+        plain: Callable[[], Any] | None = None,
         declared: Collection[OpOverload] = (),
     ) -> None:
         """`replays`: calls are replayed from CUDA graphs, those of the captured model too.
 
         With `strict`, faults are raised. `seconds` is the time for a model that is tuned. `beside`
-        are seconds of a call that the captured model does without. `declared` are operators of the
-        user's that have no effects.
+        are seconds of a call that the captured model does without. `plain` makes the call that is
+        being compiled, where that would run in place of the captured model. `declared` are
+        operators of the user's that have no effects.
         """
         self.module, self.examples, self.compiled = module, examples, compiled
         self.replays, self.strict, self.beside = replays, strict, beside
-        self.declared = declared
+        self.plain, self.declared = plain, declared
         self.end = time.monotonic() + seconds
         arrays = [x for x in examples if isinstance(x, torch.Tensor)]
         self.device = next((x.device for x in arrays if x.is_cuda), torch.device("cpu"))
@@ -133,14 +137,14 @@ class WholeModel:
         plain = self.compiled(ALL) if self.replays and best.gains else None
         rivals = [best] if plain is None else [best, plain]
         forward = forward_of(self.module)
-        calls = [x.call for x in rivals]
+        calls, usual = [x.call for x in rivals], self._usual(forward)
         if self.device.type == "cuda":
-            # The device works while the host does what torch.compile does around a call.
-            spent = CALL["cuda"]
-            around = busy(spent - self.beside, forward), *(busy(spent, call) for call in calls)
+            # The device works while the host does what is done around a call.
+            spent = self.beside or CALL["cuda"]
+            around = busy(spent - self.beside, usual), *(busy(spent, call) for call in calls)
             times, beside = self.times(around, SECONDS), 0.0
         else:
-            times = self.times((forward, *calls), SECONDS)
+            times = self.times((usual, *calls), SECONDS)
             beside = self.beside + min(COLD_SHARE * times[0], COLD * self.beside)
         captured, ours, fastest = times[0], times[1], min(times[1:])
         if captured * FASTER < fastest + beside:
@@ -148,6 +152,16 @@ class WholeModel:
             log.info("the captured model is faster: %.4g µs, not %.4g", *told)
             return replace(plain or self.compiled(ALL), call=forward, is_captured=True)
         return best if fastest * FASTER >= ours else rivals[times.index(fastest, 1) - 1]
+
+    def _usual(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The call that is made if nothing is faster, with the inputs of the captured model.
+
+        The model itself would write to its own state and not to copies, so that it is not timed.
+        """
+        plain = self.plain
+        if plain is None or self.written:
+            return forward
+        return lambda *inputs: plain()
 
     def _fewer(self, best: Attempt) -> Attempt:
         """The model without the kinds of parts that are slower in it than PyTorch's operators."""
