@@ -156,8 +156,8 @@ def test_a_measured_time_needs_no_margin(
 
 
 def test_kernels_that_gain_less_than_a_call_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Estimate(Seconds(1e-6), "predicted", "tiles M=4", 1.5)
-    pretend(monkeypatch, Seconds(2e-6))
+    ours = Estimate(Seconds(1e-7), "predicted", "tiles M=4", 1.5)
+    pretend(monkeypatch, Seconds(2e-7))
     monkeypatch.setattr(choose.Chooser, "at_least", lambda *_: Estimate(FAST, "at least"))
     monkeypatch.setattr(Floors, "of", lambda *_: FAST)
     monkeypatch.setattr(Estimates, "of", lambda *_: ours)
