@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.page import page
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import frame
@@ -100,7 +101,7 @@ def test_five_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
         return {"O": X}
 
     graph = bb.lower(bb.trace(program, X="M N", name="large"))
-    drawn_graph = frame(graph, Sizes({"M": 64, "N": 64}))
+    drawn_graph = frame(graph, Sizes({"M": 64, "N": 64}), ArrayNames())
     cost = drawn_graph.pop("cost")
     moment = {"group": "fusion", "title": "large", "frame": 0, "cost": cost}
     data = bb.explore(bb.examples.find("matmul-relu"), times=False).data

@@ -6,11 +6,12 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, KernelMoments
 from blockbuster_fusion.explorer.measured import measured
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.snapshot_words import cost_words, snapshot_words
-from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
+from blockbuster_fusion.explorer.steps import Data, array_names, cost, fusion_moments, reasons
 from blockbuster_fusion.explorer.written_words import as_written
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Symbol
@@ -49,10 +50,10 @@ def program_data(
     graph, title = request.block_program()
     fusion = chosen_snapshots(graph, rules, unit, None, request.target).fusion
     frames, own = list[Data](), Sizes(sizes)
-    choices = Choices(request)
-    moments = fusion_moments(fusion, own, frames)
+    choices, names = Choices(request), array_names(fusion.trace)
+    moments = fusion_moments(fusion, own, frames, names)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
-    kernels = KernelMoments(own, frames)
+    kernels = KernelMoments(own, frames, names)
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
         moments += kernels.of(number, choices.all(number), first)
@@ -69,7 +70,7 @@ def program_data(
         "blocks": own.words(graph),
         "frames": frames,
         "moments": moments,
-        "snapshots": snapshot_rows(fusion, own),
+        "snapshots": snapshot_rows(fusion, own, names),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
         "chosen_why": default_words(fusion),
     }
@@ -89,13 +90,13 @@ def default_words(fusion: SafeFusion) -> str:
     return f"The least estimated time{where}.{left_out}{other}"
 
 
-def snapshot_rows(fusion: SafeFusion, sizes: Sizes) -> list[Data]:
+def snapshot_rows(fusion: SafeFusion, sizes: Sizes, names: ArrayNames) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
     first = _cost(fusion.initial, sizes)
     rows: list[Data] = [{"name": "unfused", "moment": "step-0", "cost": first, "reasons": []}]
     for number, graph in enumerate(fusion.fused):
         last, own = fusion.trace.snapshots[number], _cost(graph, sizes)
-        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes)
+        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes, names)
         rows.append(
             {
                 "name": f"snapshot {number + 1}",
@@ -104,7 +105,7 @@ def snapshot_rows(fusion: SafeFusion, sizes: Sizes) -> list[Data]:
                 "cost": own,
                 "said": [*words, cost_words(first, own)],
                 "precision": str(fusion.safety[number].precision),
-                "reasons": reasons(fusion, number),
+                "reasons": reasons(fusion, number, names),
             }
         )
     return [{**row, "times": {}} for row in rows]

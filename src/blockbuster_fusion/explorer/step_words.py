@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.operator_words import Operators
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.fusion.trace import Step
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.listing import Listed, listed
+from blockbuster_fusion.ir.listing import Listed
 from blockbuster_fusion.ir.ops import Map, Reduce, Value
 from blockbuster_fusion.rules.swap_scale_dot import parts
 
@@ -106,9 +107,9 @@ class _Pair:
         return [name for name in found if name] or ["what both read"]
 
 
-def step_words(step: Step, sizes: Sizes) -> tuple[str, list[str]]:
+def step_words(step: Step, sizes: Sizes, names: ArrayNames) -> tuple[str, list[str]]:
     """A few words about a step for the list of steps, and sentences about it."""
-    found = listed(step.before)
+    found = names.listed(step.before)
     pair = _Pair(step, step.before.at(step.firing.path), found, Operators(step.before, found))
     short, long = _PHRASES.get(step.rule, _GENERAL)
     a, b = pair.names()

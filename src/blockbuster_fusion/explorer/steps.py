@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from blockbuster_fusion.cost.counters import Traffic
+from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.picture import array_key, picture
 from blockbuster_fusion.explorer.rule_words import WORDS
 from blockbuster_fusion.explorer.sizes import Sizes
@@ -16,7 +17,7 @@ from blockbuster_fusion.fusion.trace import Step, Trace
 from blockbuster_fusion.fusion.why_not import Reason
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph, Path
-from blockbuster_fusion.ir.listing import Labels, labels
+from blockbuster_fusion.ir.listing import Labels
 from blockbuster_fusion.ir.ops import Map, Pick, Rename, Value
 
 Data = dict[str, Any]
@@ -24,13 +25,20 @@ ROOM = 30_000
 """The most nodes in all pictures of a page together. Steps between two pictures share one."""
 LONGEST_DIFFERENCE = 1500
 """Longer listings are not compared line by line."""
-_NUMBER = re.compile(r"\b([tI])\d+\b")
+_NUMBER = re.compile(r"\b(t)\d+\b")
 
 
-def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Data]:
+def array_names(trace: Trace) -> ArrayNames:
+    """The names of the arrays of all programs of a trace that have a picture."""
+    return ArrayNames.of([trace.initial, *(trace[i - 1].after for i in _shown(trace))])
+
+
+def fusion_moments(
+    fusion: Fusion, sizes: Sizes, frames: list[Data], names: ArrayNames
+) -> list[Data]:
     """A moment for the initial program and for each step; pictures are added to `frames`."""
     trace = fusion.trace
-    frames.append(frame(trace.initial, sizes))
+    frames.append(frame(trace.initial, sizes, names))
     first = {
         "id": "step-0",
         "group": "fusion",
@@ -45,8 +53,8 @@ def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Dat
     for step in trace:
         if step.index not in shown:
             continue
-        after = frame(step.after, sizes)
-        short, said = step_words(step, sizes)
+        after = frame(step.after, sizes, names)
+        short, said = step_words(step, sizes, names)
         moment = {
             "id": f"step-{step.index}",
             "group": "fusion",
@@ -57,7 +65,7 @@ def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Dat
             "frame": len(frames),
             "cost": after.pop("cost"),
             "prepares": _prepared(step, trace[step.index :], shown),
-            **_changes(step, frames[-1], after),
+            **_changes(step, frames[-1], after, names),
             **_snapshot_here(trace, step.index),
         }
         if step.index > since + 1:
@@ -97,10 +105,10 @@ def _snapshot_here(trace: Trace, index: int) -> Data:
     return {"snapshot": found[-1]} if found else {}
 
 
-def frame(graph: Graph, sizes: Sizes) -> Data:
+def frame(graph: Graph, sizes: Sizes, names: ArrayNames) -> Data:
     """The picture of a program with its costs."""
     traffic = sizes.traffic(graph)
-    return picture(graph, traffic) | {"cost": cost(graph, traffic)}
+    return picture(graph, traffic, names.listed(graph)) | {"cost": cost(graph, traffic)}
 
 
 def cost(graph: Graph, traffic: Traffic) -> Data:
@@ -129,15 +137,15 @@ def _rule(step: Step) -> Data:
     }
 
 
-def _changes(step: Step, before: Data, after: Data) -> Data:
+def _changes(step: Step, before: Data, after: Data, names: ArrayNames) -> Data:
     """The nodes and lines that a step replaces, and those that it makes."""
     firing = step.firing
     matched = [str(i) for i in firing.nodes]
     made = made_cells(before, after, matched)
     fresh = {int(key) for key in made if key.isdecimal()}
     return {
-        "replaced": _described(step.before, firing.path, firing.nodes),
-        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh})),
+        "replaced": _described(step.before, firing.path, firing.nodes, names),
+        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh}), names),
         "matched": matched,
         "made": made,
         "focus": _focus(before, after, matched, made),
@@ -164,10 +172,10 @@ def _focus(before: Data, after: Data, matched: list[str], made: list[str]) -> st
     return kept[0][1] if kept else (made or matched)[-1]
 
 
-def _described(program: Graph, path: Path, nodes: Iterable[int]) -> list[str]:
+def _described(program: Graph, path: Path, nodes: Iterable[int], names: ArrayNames) -> list[str]:
     """Nodes of the graph at a path in the words of the program's listing."""
-    graph, names = program.at(path), labels(program)
-    return [_words(graph, path, node, names) for node in nodes if node in graph.nodes]
+    graph, labels = program.at(path), names.listed(program).labels
+    return [_words(graph, path, node, labels) for node in nodes if node in graph.nodes]
 
 
 def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
@@ -182,7 +190,7 @@ def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
 def difference(before: Data, after: Data, made: Collection[str]) -> Data:
     """The lines of the listing that are gone, and those of the nodes that a step makes.
 
-    Lines that differ by the numbers of their names alone are the same, wherever they stand.
+    Lines that differ by the numbers of local values alone are the same, wherever they stand.
     """
     old, new = ([_NUMBER.sub(r"\1", line) for line, _ in each["lines"]] for each in (before, after))
     inside = _inside(after, made)
@@ -207,9 +215,11 @@ def _inside(drawn: Data, keys: Collection[str]) -> set[str]:
     return found
 
 
-def reasons(fusion: Fusion, snapshot: int) -> list[Data]:
+def reasons(fusion: Fusion, snapshot: int, names: ArrayNames) -> list[Data]:
     """The reason and remedy for each list that a snapshot leaves in global memory."""
-    return [_reason(fusion.fused[snapshot], found) for found in fusion.why_not(snapshot)]
+    graph = fusion.fused[snapshot]
+    shown = names.listed(graph).labels
+    return [_reason(graph, found) for found in fusion.why_not(snapshot, shown=shown)]
 
 
 def _reason(graph: Graph, found: Reason) -> Data:
