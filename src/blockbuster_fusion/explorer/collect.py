@@ -12,6 +12,7 @@ from blockbuster_fusion.explorer.measured import measured
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.snapshot_words import cost_words, snapshot_words
 from blockbuster_fusion.explorer.steps import Data, array_names, cost, fusion_moments, reasons
+from blockbuster_fusion.explorer.summary import summary, with_fates
 from blockbuster_fusion.explorer.written_words import as_written
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Symbol
@@ -51,7 +52,8 @@ def program_data(
     fusion = chosen_snapshots(graph, rules, unit, None, request.target).fusion
     frames, own = list[Data](), Sizes(sizes)
     choices, names = Choices(request), array_names(fusion.trace)
-    moments = fusion_moments(fusion, own, frames, names)
+    moments = with_fates(fusion_moments(fusion, own, frames, names), frames)
+    fates = summary(moments, frames)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
     kernels = KernelMoments(own, frames, names)
     for number in range(len(fusion.fused)):
@@ -68,6 +70,7 @@ def program_data(
         "rules": rules,
         "sizes": dict(sizes),
         "blocks": own.words(graph),
+        "summary": fates,
         "frames": frames,
         "moments": moments,
         "snapshots": snapshot_rows(fusion, own, names),
@@ -80,14 +83,16 @@ def program_data(
     return data
 
 
-def default_words(fusion: SafeFusion) -> str:
-    """The reason for the snapshot that is run by default."""
+def default_words(fusion: SafeFusion) -> list[str]:
+    """The reason for the snapshot that is run by default, and when another one is run."""
     symbols = any(isinstance(dim.axis.extent, Symbol) for dim in fusion.initial.dims)
-    where = f", with {ASSUMED} elements for each axis of open size" if symbols else ""
     careful = [safe.precision.careful for safe in fusion.safety]
-    left_out = " Snapshots that lose digits are left out." if len(set(careful)) > 1 else ""
-    other = " Fixed sizes may choose another." if symbols and len(careful) > 1 else ""
-    return f"The least estimated time{where}.{left_out}{other}"
+    among = "the snapshots that lose no digits" if len(set(careful)) > 1 else "all snapshots"
+    where = f" for {ASSUMED} elements along each axis whose length the program does not fix"
+    words = [f"Of {among} it has the least estimated time{where if symbols else ''}."]
+    if symbols and len(careful) > 1:
+        words.append("With fixed lengths the estimate is for these, and may choose another.")
+    return words
 
 
 def snapshot_rows(fusion: SafeFusion, sizes: Sizes, names: ArrayNames) -> list[Data]:

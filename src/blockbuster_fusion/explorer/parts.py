@@ -9,6 +9,7 @@ from blockbuster_fusion.explorer.collect import FORMAT, snapshot_rows
 from blockbuster_fusion.explorer.kernels import LANGUAGES, KernelMoments
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, array_names, fusion_moments
+from blockbuster_fusion.explorer.summary import summary, with_fates
 from blockbuster_fusion.explorer.written_words import as_written
 from blockbuster_fusion.fusion.fuse import run
 from blockbuster_fusion.ir.axis import Symbol
@@ -40,7 +41,8 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
     fusion, number = _holding(source, first)
     frames: list[Data] = []
     names = array_names(fusion.trace)
-    moments = fusion_moments(fusion, sizes, frames, names)
+    moments = with_fates(fusion_moments(fusion, sizes, frames, names), frames)
+    fates = summary(moments, frames)
     runs = next(moment for moment in moments if moment.get("snapshot") == number + 1)
     rows = snapshot_rows(fusion, sizes, names)
     other = choice.snapshot + 1
@@ -59,6 +61,7 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
         "rules": fusion.trace.rules.name,
         "sizes": sizes.lengths,
         "blocks": sizes.words(choice.graph),
+        "summary": fates,
         "frames": frames,
         "moments": moments,
         "snapshots": rows,
