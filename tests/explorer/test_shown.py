@@ -354,3 +354,24 @@ def test_the_graph_fits_and_its_changed_part_is_in_view(
             assert min(low, high + 16) <= bottom, moment["id"]
         browser.press("ArrowRight")
     assert browser.complaints == []
+
+
+def test_words_of_comments_have_no_colour(attention: Browser) -> None:
+    """Also in a comment of several lines."""
+    go(attention, "snapshot-2-cpu-source")
+    shown = {moment["id"]: moment for moment in data_of(attention)["moments"]}
+    text = shown["snapshot-2-cpu-source"]["text"].splitlines()
+    start = next(at for at, line in enumerate(text) if line.startswith("/*") and "*/" not in line)
+    end = next(at for at in range(start, len(text)) if "*/" in text[at])
+    assert end > start
+    assert " for " in "".join(text[start : end + 1])
+    attention.value(f"document.getElementById('lines').scrollTop = {19 * start}")
+    words = "document.querySelectorAll('#lines li[data-at=\"{}\"] .word').length"
+    row = "document.querySelector('#lines li[data-at=\"{}\"]') !== null"
+    for at in range(start, end + 1):
+        attention.wait(row.format(at))
+        assert attention.value(words.format(at)) == 0, text[at]
+    loop = next(at for at, line in enumerate(text) if line.strip().startswith("for (int64_t"))
+    attention.value(f"document.getElementById('lines').scrollTop = {19 * loop}")
+    attention.wait(row.format(loop))
+    assert attention.value(words.format(loop)) > 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from blockbuster_fusion.explorer.flow import arrays
 from blockbuster_fusion.explorer.steps import Data
+from blockbuster_fusion.explorer.whole_words import whole_words
 from blockbuster_fusion.plans.amounts import amount, counted, duration, timed
 from blockbuster_fusion.plans.plan import Plan, SizePlan, Step
 from blockbuster_fusion.plans.records import to_data
@@ -43,7 +44,7 @@ def plan_data(plan: Plan, report: Report, title: str) -> Data:
         "target": report.target,
         "machine": report.machine,
         "totals": to_data(report.totals) | {"seconds": report.totals.seconds},
-        "summary": [totals(report.totals), *report.summary],
+        "summary": [*whole_words(plan), *report.summary],
         "breaks": [*report.graph_breaks],
         "notes": [{"title": x.title, "lines": [*x.lines]} for x in report.notes],
         "answers": [*_answers(report, rows)],

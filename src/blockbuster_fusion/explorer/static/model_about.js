@@ -15,10 +15,12 @@ function link(text, action) {
 function aboutRow(data, at, actions) {
   const row = data.rows[at], fold = actions.fold(at), count = row.steps.length;
   const where = fold.around ? "" : ` in ${fold.title}`;
-  const parts = [html("h2", {}, titled(row), html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length ? `: ${row.modules.join(", ")}` : ""}`)];
+  const parts = [html("h2", {}, titled(row), html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length > 1 ? `: ${row.modules.join(", ")}` : ""}`)];
   if (row.time) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
+    const alike = equalSteps(data, row, actions);
+    if (alike) parts.push(html("p", { class: "soft alike" }, alike));
     if (row.predicted) parts.push(html("p", { class: "soft" }, `${duration(row.predicted)} were predicted.`));
   } else parts.push(html("p", { class: "soft" }, "Its time is not known."));
   parts.push(html("p", {}, traffic(row)));
@@ -36,6 +38,15 @@ function aboutRow(data, at, actions) {
       row.config ? html("p", { class: "soft" }, `Configuration: ${row.config}`) : null));
   }
   return parts.filter(Boolean);
+}
+
+// The sum of a row and of its equals in other layers: the answers above have that sum.
+function equalSteps(data, row, actions) {
+  const own = data.rows.map((each, at) => [each, at]).filter(([each]) => each.digest === row.digest && each.section === row.section && each.seconds);
+  if (own.length < 2) return "";
+  const others = own.filter(([each]) => each !== row).map(([, at]) => actions.fold(at).title);
+  const sum = (of) => own.reduce((total, [each]) => total + (of(each) || 0), 0);
+  return `The same step runs in ${others.join(", ")}: ${sum((each) => each.steps.length)} × in all, ${duration(sum((each) => each.seconds))}, ${percent(sum((each) => each.share))} of the whole.`;
 }
 
 const moves = (each) => `Reads ${amount(each.bytes_read)}, writes ${amount(each.bytes_written)}${each.flops ? `, ${amount(each.flops, "flop")}` : ""}`;
@@ -111,7 +122,7 @@ function aboutModel(data) {
 const margin = (data) => (data.margin ? html("p", { class: "soft" }, data.margin) : null);
 
 function answer(data, found, actions) {
-  const where = found.layers ? ` (${found.layers})` : "";
+  const where = found.layers ? ` in ${found.layers}` : "";
   const why = found.why.slice(0, 2), rest = found.why.length - why.length;
   return html("article", { class: `answer ${found.kind}` },
     html("h2", {}, found.kind === "kernels" ? "Which kernel costs most?" : "Which step costs most?"),

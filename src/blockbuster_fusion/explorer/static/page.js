@@ -38,7 +38,7 @@ function render({ still = false } = {}) {
   }
   if (moment.text !== undefined) {
     const lines = moment.text.replace(/\n$/, "").split("\n").map((text) => [text, ""]);
-    listing.draw(lines, frame.makers, { arrays, first: moment.line || 0 });
+    listing.draw(lines, frame.makers, { arrays, first: moment.line || 0, language: moment.language });
     if (moment.line) byId("lines").scrollTop = moment.line * LINE;
     byId("code-title").textContent = moment.language ? `Source in ${moment.language}` : "Loop nest";
   } else {

@@ -9,6 +9,7 @@ from torch.fx import Node
 from blockbuster_fusion.compiler import Request, capability_of, choose
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.plans.amounts import duration
 from blockbuster_fusion.plans.plan import Decision, RunnerUp, Step, StoredArray, rounded
 from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.plans.within import guarded, stored_within
@@ -127,10 +128,14 @@ class _Reasons:
     def untried(self, bound: RunnerUp) -> str:
         """The reason why the selection has not asked for kernels for some operators."""
         certificate = self.planned.graph.certificate
-        if bound.seconds and bound.instead and bound.seconds.total() >= bound.instead.total():
+        saved = None
+        if bound.seconds and bound.instead:
+            saved = bound.instead.total() - bound.seconds.total()
+        if saved is not None and saved <= 0:
             return LEAST
         if certificate is not None and certificate.caps:
-            return f"{UNTRIED}: {', '.join(certificate.caps)}"
+            most = "" if saved is None else f"; fusing might save up to {duration(saved)}"
+            return f"{UNTRIED}: {', '.join(certificate.caps)}{most}"
         return UNTRIED if certificate is None else NEEDLESS
 
     def tried(self, names: set[str]) -> RunnerUp | None:
