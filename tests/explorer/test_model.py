@@ -165,6 +165,7 @@ def test_a_phone_has_the_total_and_the_whole_proof(browser: Browser, tmp_path: P
         own = f"document.getElementById('{name}')"
         assert browser.value(f"{own}.offsetParent !== null && {own}.textContent.length > 40")
         assert browser.value(f"{own}.scrollWidth <= {own}.clientWidth")
+        assert browser.value(f"{own}.scrollHeight <= {own}.clientHeight + 1")
     assert browser.complaints == []
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from blockbuster_fusion.explorer.attention_words import attention_words
 from blockbuster_fusion.explorer.flow import arrays
 from blockbuster_fusion.explorer.steps import Data
 from blockbuster_fusion.explorer.whole_words import whole_words
@@ -53,6 +54,7 @@ def plan_data(plan: Plan, report: Report, title: str) -> Data:
         "sections": sections,
         "rows": rows,
         "arrays": stored,
+        "attention": [*attention_words(rows, stored)],
         "lines": {},
         "programs": [],
     }

@@ -68,7 +68,7 @@ function renderTable() {
 
 function renderAbout() {
   const found = state.arrays ? [html("h2", {}, state.arrays.length > 1 ? "Stored arrays" : "A stored array"), ...state.arrays.map((array) => aboutArray(array, undefined, actions))]
-    : state.row !== null ? aboutRow(data, state.row, actions) : state.fold !== null ? aboutFold(data, folds[state.fold], actions) : aboutModel(data);
+    : state.row !== null ? aboutRow(data, state.row, actions) : state.fold !== null ? aboutFold(data, folds[state.fold], actions) : aboutModel(data, actions);
   byId("about").replaceChildren(...found);
   byId("about").scrollTop = 0;
 }

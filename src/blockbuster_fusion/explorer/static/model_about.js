@@ -106,17 +106,27 @@ function aboutFold(data, fold, actions) {
   const parts = [html("h2", {}, fold.title), html("p", { class: "soft" }, fold.about || "")];
   parts.push(section("Its steps by time", html("ol", { class: "ranked" }, ...rows.map(([row, at]) => html("li", {}, link(titled(row), () => actions.chooseRow(at)),
     html("span", {}, row.time ? `${duration(row.time.seconds)} · ${percent(row.share)}` : ""), bar(row.share && fold.share ? row.share / fold.share : 0, row.kind))))));
+  parts.push(...aboutAttention(data, actions, (row) => row >= fold.first && row < fold.end));
   return parts;
 }
 
+// A sentence about each attention of some rows, equal ones once: who runs it, and what it stores.
+function aboutAttention(data, actions, within = () => true) {
+  const alike = new Map();
+  for (const { rows, text } of data.attention.filter((each) => within(each.rows[0]))) alike.set(text, [...(alike.get(text) || []), rows[0]]);
+  const titles = (rows) => [...new Set(rows.map((row) => actions.fold(row)).filter((fold) => !fold.around).map((fold) => fold.title))].join(", ");
+  const said = [...alike].map(([text, rows]) => html("p", {}, link(titles(rows) ? `Attention in ${titles(rows)}` : "Attention", () => actions.chooseRow(rows[0])), `: ${text}.`));
+  return said.length ? [section("Attention", ...said)] : [];
+}
+
 // What is to be said when nothing is selected: the whole model.
-function aboutModel(data) {
+function aboutModel(data, actions) {
   const parts = [html("h2", {}, data.title), ...data.summary.map((text) => html("p", {}, text)), ...data.breaks.map((text) => html("p", {}, `Graph break: ${text}`))];
   for (const each of data.sections) {
     const lines = [each.title ? each.totals : "", each.proof, each.captured, each.otherwise ? `otherwise: ${each.otherwise}` : ""].filter(Boolean);
     parts.push(section(each.title || "The choice of parts", ...lines.map((text) => html("p", {}, text))));
   }
-  return [...parts, ...data.notes.map((note) => html("details", {}, html("summary", {}, note.title), list(...note.lines)))];
+  return [...parts, ...aboutAttention(data, actions), ...data.notes.map((note) => html("details", {}, html("summary", {}, note.title), list(...note.lines)))];
 }
 
 const margin = (data) => (data.margin ? html("p", { class: "soft" }, data.margin) : null);
