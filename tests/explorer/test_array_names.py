@@ -57,7 +57,7 @@ def test_prose_and_listing_agree() -> None:
     names, sizes = array_names(trace), Sizes(default_lengths(program, "cpu", {}))
     said = dict[str, int]()
     for step in trace:
-        _, sentences = step_words(step, sizes, names)
+        _, sentences = step_words(step, sizes, names.listed(step.before))
         for text in sentences:
             found = re.match(r"(I\d+) is not stored any more", text)
             said |= {found[1]: step.index} if found else {}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.page import page
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import frame
+from blockbuster_fusion.ir.listing import listed
 from helpers.chromium import Browser
 from helpers.explored import FRAGMENT, HOSTILE, SETTLED, data_of, drawn, go, lines
 
@@ -102,7 +102,7 @@ def test_five_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
         return {"O": X}
 
     graph = bb.lower(bb.trace(program, X="M N", name="large"))
-    drawn_graph = frame(graph, Sizes({"M": 64, "N": 64}), ArrayNames())
+    drawn_graph = frame(graph, Sizes({"M": 64, "N": 64}), listed(graph))
     cost = drawn_graph.pop("cost")
     moment = {"group": "fusion", "title": "large", "frame": 0, "cost": cost}
     data = bb.explore(bb.examples.find("matmul-relu"), times=False).data
@@ -265,12 +265,14 @@ def test_the_first_and_the_last_step_tell_the_whole(moment: str, attention: Brow
 
 def test_steps_that_remove_an_array_are_marked(attention: Browser) -> None:
     marked = attention.value(
-        "[...document.querySelectorAll('#steps .key-step')]"
+        "[...document.querySelectorAll('#steps a')].filter(e => e.querySelector('.removed'))"
         ".map(e => [e.getAttribute('href'), e.querySelector('.removed').textContent])"
     )
-    assert marked[:3] == [["#step-4", "− I6"], ["#step-5", "− I7"], ["#step-7", "− I8"]]
-    removing = [m for m in data_of(attention)["moments"] if m.get("removes")]
-    assert [f"#{m['id']}" for m in removing] == [where for where, _ in marked]
+    assert marked[:3] == [["#step-4", "− I6"], ["#step-5", "− I7"], ["#step-7", "I8 → I10"]]
+    moments = [m for m in data_of(attention)["moments"] if m.get("removes") or m.get("adds")]
+    assert [f"#{m['id']}" for m in moments] == [where for where, _ in marked]
+    fewer = "[...document.querySelectorAll('#steps .key-step')].map(e => e.getAttribute('href'))"
+    assert attention.value(fewer) == [f"#{m['id']}" for m in moments if not m["adds"]]
 
 
 def test_moments_are_counted_as_the_list_has_them(attention: Browser) -> None:

@@ -104,12 +104,13 @@ def _arrays(program: Graph) -> dict[str, _Array]:
     """The arrays that a program's own listing numbers, by their names there."""
     found: dict[str, _Array] = {}
     alike: dict[tuple[Value, int], int] = {}
-    own = _own(program)
+    own, graphs = _own(program), dict(program.walk())
     for (path, value), name in listed(program).labels.names.items():
-        graph = program.at(path)
-        view = isinstance(graph.op(value.node), Input | Rename | Pick | Iota)
-        if view or name in found or name in own or _NUMBERED.fullmatch(name) is None:
+        if name in found or name in own or _NUMBERED.fullmatch(name) is None:
             continue
+        graph = graphs[path]
+        if isinstance(graph.op(value.node), Input | Rename | Pick | Iota):
+            continue  # a view of an array
         made = _origin(graph, value)
         alike[made] = alike.get(made, -1) + 1
         found[name] = _Array((path, value), (*made, alike[made]))

@@ -101,7 +101,8 @@ def snapshot_rows(fusion: SafeFusion, sizes: Sizes, names: ArrayNames) -> list[D
     rows: list[Data] = [{"name": "unfused", "moment": "step-0", "cost": first, "reasons": []}]
     for number, graph in enumerate(fusion.fused):
         last, own = fusion.trace.snapshots[number], _cost(graph, sizes)
-        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes, names)
+        shown = names.listed(graph).labels
+        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes, shown)
         rows.append(
             {
                 "name": f"snapshot {number + 1}",
@@ -110,7 +111,7 @@ def snapshot_rows(fusion: SafeFusion, sizes: Sizes, names: ArrayNames) -> list[D
                 "cost": own,
                 "said": [*words, cost_words(first, own)],
                 "precision": str(fusion.safety[number].precision),
-                "reasons": reasons(fusion, number, names),
+                "reasons": reasons(fusion, number, shown),
             }
         )
     return [{**row, "times": {}} for row in rows]

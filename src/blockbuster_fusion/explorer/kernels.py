@@ -132,7 +132,7 @@ class KernelMoments:
 
     def _program(self, key: str, name: str, graph: Graph, current: int) -> Data | None:
         """The moment after a pass over block programs, with a picture; None if it is as before."""
-        drawn = frame(graph, self.sizes, self.names)
+        drawn = frame(graph, self.sizes, self.names.listed(graph))
         if drawn["lines"] == self.frames[current]["lines"]:
             return None
         own, before = drawn.pop("cost"), self.frames[current]

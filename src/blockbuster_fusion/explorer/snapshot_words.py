@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.picture import bytes_text
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.step_words import REPEATING, joined
@@ -15,7 +14,7 @@ from blockbuster_fusion.ir.ops import Input
 
 
 def snapshot_words(
-    initial: Graph, graph: Graph, steps: Sequence[Step], sizes: Sizes, names: ArrayNames
+    initial: Graph, graph: Graph, steps: Sequence[Step], sizes: Sizes, names: Labels
 ) -> Iterator[str]:
     """Sentences about a snapshot; `steps` are those that led to it."""
     before, after = (len(list(each.maps())) for each in (initial, graph))
@@ -23,7 +22,7 @@ def snapshot_words(
     loops = sum(len(list(inner.maps())) for _, inner in graph.walk())
     is_left = "is left" if after == 1 else "are left"
     yield f"Of {before} outermost loops {after} {is_left}, with {loops - after} inside."
-    yield _memory(graph, names.listed(graph).labels)
+    yield _memory(graph, names)
     once = [name for name, dim in sorted(dims.items()) if sizes.blocks(initial, dim) == 1]
     if once:
         have, runs = ("has", "its loop runs") if len(once) == 1 else ("have", "their loops run")

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.operator_words import Operators
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.fusion.trace import Step
@@ -107,9 +106,11 @@ class _Pair:
         return [name for name in found if name] or ["what both read"]
 
 
-def step_words(step: Step, sizes: Sizes, names: ArrayNames) -> tuple[str, list[str]]:
-    """A few words about a step for the list of steps, and sentences about it."""
-    found = names.listed(step.before)
+def step_words(step: Step, sizes: Sizes, found: Listed) -> tuple[str, list[str]]:
+    """A few words about a step for the list of steps, and sentences about it.
+
+    Names are those of `found`, the listing before the step.
+    """
     pair = _Pair(step, step.before.at(step.firing.path), found, Operators(step.before, found))
     short, long = _PHRASES.get(step.rule, _GENERAL)
     a, b = pair.names()

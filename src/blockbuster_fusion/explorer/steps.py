@@ -17,7 +17,7 @@ from blockbuster_fusion.fusion.trace import Step, Trace
 from blockbuster_fusion.fusion.why_not import Reason
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph, Path
-from blockbuster_fusion.ir.listing import Labels
+from blockbuster_fusion.ir.listing import Labels, Listed
 from blockbuster_fusion.ir.ops import Map, Pick, Rename, Value
 
 Data = dict[str, Any]
@@ -38,7 +38,8 @@ def fusion_moments(
 ) -> list[Data]:
     """A moment for the initial program and for each step; pictures are added to `frames`."""
     trace = fusion.trace
-    frames.append(frame(trace.initial, sizes, names))
+    found = names.listed(trace.initial)
+    frames.append(frame(trace.initial, sizes, found))
     first = {
         "id": "step-0",
         "group": "fusion",
@@ -53,8 +54,11 @@ def fusion_moments(
     for step in trace:
         if step.index not in shown:
             continue
-        after = frame(step.after, sizes, names)
-        short, said = step_words(step, sizes, names)
+        before = found if step.index == since + 1 else names.listed(step.before)
+        program = step.after
+        found = names.listed(program)
+        after = frame(program, sizes, found)
+        short, said = step_words(step, sizes, before)
         moment = {
             "id": f"step-{step.index}",
             "group": "fusion",
@@ -65,7 +69,7 @@ def fusion_moments(
             "frame": len(frames),
             "cost": after.pop("cost"),
             "prepares": _prepared(step, trace[step.index :], shown),
-            **_changes(step, frames[-1], after, names),
+            **_changes(step, frames[-1], after, (before, found)),
             **_snapshot_here(trace, step.index),
         }
         if step.index > since + 1:
@@ -105,10 +109,10 @@ def _snapshot_here(trace: Trace, index: int) -> Data:
     return {"snapshot": found[-1]} if found else {}
 
 
-def frame(graph: Graph, sizes: Sizes, names: ArrayNames) -> Data:
-    """The picture of a program with its costs."""
+def frame(graph: Graph, sizes: Sizes, found: Listed) -> Data:
+    """The picture of a program with its costs; `found` is its listing."""
     traffic = sizes.traffic(graph)
-    return picture(graph, traffic, names.listed(graph)) | {"cost": cost(graph, traffic)}
+    return picture(graph, traffic, found) | {"cost": cost(graph, traffic)}
 
 
 def cost(graph: Graph, traffic: Traffic) -> Data:
@@ -137,15 +141,19 @@ def _rule(step: Step) -> Data:
     }
 
 
-def _changes(step: Step, before: Data, after: Data, names: ArrayNames) -> Data:
-    """The nodes and lines that a step replaces, and those that it makes."""
+def _changes(step: Step, before: Data, after: Data, found: tuple[Listed, Listed]) -> Data:
+    """The nodes and lines that a step replaces, and those that it makes.
+
+    `found` are the listings before the step and after it.
+    """
+    old, new = (listing.labels for listing in found)
     firing = step.firing
     matched = [str(i) for i in firing.nodes]
     made = made_cells(before, after, matched)
     fresh = {int(key) for key in made if key.isdecimal()}
     return {
-        "replaced": _described(step.before, firing.path, firing.nodes, names),
-        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh}), names),
+        "replaced": _described(step.before, firing.path, firing.nodes, old),
+        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh}), new),
         "matched": matched,
         "made": made,
         "focus": _focus(before, after, matched, made),
@@ -172,9 +180,9 @@ def _focus(before: Data, after: Data, matched: list[str], made: list[str]) -> st
     return kept[0][1] if kept else (made or matched)[-1]
 
 
-def _described(program: Graph, path: Path, nodes: Iterable[int], names: ArrayNames) -> list[str]:
+def _described(program: Graph, path: Path, nodes: Iterable[int], labels: Labels) -> list[str]:
     """Nodes of the graph at a path in the words of the program's listing."""
-    graph, labels = program.at(path), names.listed(program).labels
+    graph = program.at(path)
     return [_words(graph, path, node, labels) for node in nodes if node in graph.nodes]
 
 
@@ -215,11 +223,10 @@ def _inside(drawn: Data, keys: Collection[str]) -> set[str]:
     return found
 
 
-def reasons(fusion: Fusion, snapshot: int, names: ArrayNames) -> list[Data]:
+def reasons(fusion: Fusion, snapshot: int, names: Labels) -> list[Data]:
     """The reason and remedy for each list that a snapshot leaves in global memory."""
     graph = fusion.fused[snapshot]
-    shown = names.listed(graph).labels
-    return [_reason(graph, found) for found in fusion.why_not(snapshot, shown=shown)]
+    return [_reason(graph, found) for found in fusion.why_not(snapshot, shown=names)]
 
 
 def _reason(graph: Graph, found: Reason) -> Data:

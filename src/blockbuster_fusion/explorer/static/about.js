@@ -25,8 +25,13 @@ function prepared(data, moment) {
 
 // The operators of a program that may overflow as it is written, and the moments that make snapshots safe.
 function aboutSafety({ may, moments }) {
-  const links = moments.map(([id, text]) => html("li", {}, html("a", { href: `#${id}` }, text.replaceAll("`", ""))));
-  return [html("p", {}, ...coded(`${may ? `${may} ` : ""}Each snapshot is made safe after fusion:`)), html("ul", {}, ...links)];
+  const alike = new Map(); // what several snapshots get is told once
+  for (const [id, text] of moments) {
+    const [snapshot, effect] = text.replaceAll("`", "").split(/: (.*)/);
+    alike.set(effect, [...(alike.get(effect) || []), html("a", { href: `#${id}` }, snapshot)]);
+  }
+  const rows = [...alike].map(([effect, links]) => html("li", {}, `${effect}: `, ...links.flatMap((link, at) => (at ? [", ", link] : [link]))));
+  return [html("p", {}, ...coded(`${may ? `${may} ` : ""}Each snapshot is made safe after fusion:`)), html("ul", {}, ...rows)];
 }
 
 function aboutMoment(data, moment, previous, selectArray) {

@@ -201,10 +201,12 @@ function ruleWords({ number, extends: extension, dim }) {
 
 function stepLink(moment) {
   const badge = moment.snapshot ? html("span", { class: "badge" }, `snapshot ${moment.snapshot}`) : null;
-  const removes = (moment.removes || []).join(", "), said = removes ? `${removes} is not stored any more` : null;
-  return html("a", { href: `#${moment.id}`, class: removes ? "key-step" : null },
+  const [removes, adds] = [moment.removes || [], moment.adds || []].map((names) => names.join(", "));
+  const mark = removes && adds ? `${removes} → ${adds}` : removes ? `− ${removes}` : adds ? `+ ${adds}` : "";
+  const said = [removes ? `${removes} not stored any more` : "", adds ? `${adds} stored` : ""].filter(Boolean).join("; ");
+  return html("a", { href: `#${moment.id}`, class: removes && !adds ? "key-step" : null },
     html("i", {}, numberOf(moment)), html("span", {}, titleOf(moment)),
-    html("small", {}, moment.rule ? ruleWords(moment.rule) : "", removes ? html("b", { class: "removed", title: said, "aria-label": said }, `− ${removes}`) : null, badge));
+    html("small", {}, moment.rule ? ruleWords(moment.rule) : "", mark ? html("b", { class: "removed", title: said }, mark) : null, badge));
 }
 
 function buildTexts() {
