@@ -147,6 +147,8 @@ def test_a_row_has_the_name_of_its_module(browser: Browser, tmp_path: Path) -> N
     browser.look()
     browser.open(file.as_uri())
     assert browser.value(NAMES)[1:3] == ["linear (qkv)", "gelu"]
+    kernel = browser.value("document.querySelectorAll('.answer')[1].textContent")
+    assert "that linear (qkv) stores" in kernel
     smalls = "[...document.querySelectorAll('#table .step .cell-name small')].map(e => e.innerText)"
     first, second, *_ = browser.value(smalls)
     assert not first.startswith("qkv")

@@ -61,9 +61,12 @@ def test_nothing_is_wider_than_the_window(
     width: int, dark: bool, browser: Browser, pages: dict[str, Path]
 ) -> None:
     browser.look(width, 844, dark=dark)
-    for moment in ("step-15", "snapshot-2-cuda-source"):
+    for moment in ("step-17", "snapshot-2-cuda-source"):
         browser.open(f"{pages['attention'].as_uri()}#{moment}")
         if width == 390:
+            browser.click("#panels [data-panel=about]")
+            about = "document.getElementById('about')"
+            assert browser.value(f"{about}.scrollWidth <= {about}.clientWidth")
             browser.click("#panels [data-panel=code]")
         wide = browser.value("document.documentElement.scrollWidth")
         tall = browser.value("document.documentElement.scrollHeight")
