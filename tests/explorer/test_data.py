@@ -11,7 +11,7 @@ from blockbuster_fusion.explorer.collect import program_data
 from blockbuster_fusion.explorer.picture import bytes_text, picture
 from blockbuster_fusion.explorer.rule_words import WORDS
 from blockbuster_fusion.explorer.sizes import Sizes
-from blockbuster_fusion.explorer.steps import Data, fusion_moments
+from blockbuster_fusion.explorer.steps import Data, array_names, fusion_moments
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
 
@@ -187,7 +187,7 @@ def test_survivors_keep_their_keys_and_sizes() -> None:
     fusion = bb.fuse(bb.examples.find("attention"))
     frames = list[Data]()
     sizes = Sizes({axis: SIZES[axis] for axis in "MNDL"})
-    moments = fusion_moments(fusion, sizes, frames)
+    moments = fusion_moments(fusion, sizes, frames, array_names(fusion.trace))
     for before, after, moment in zip(frames, frames[1:], moments[1:], strict=False):
         old = {box["key"]: box for box in before["boxes"] if box["kind"] not in ("map", "input")}
         kept = [box for box in after["boxes"] if box["key"] in old]
@@ -205,7 +205,7 @@ def test_a_large_program_has_fewer_pictures(monkeypatch: pytest.MonkeyPatch) -> 
 
     fusion = bb.fuse(bb.lower(bb.trace(program, X="M N")))
     frames = list[Data]()
-    moments = fusion_moments(fusion, Sizes({"M": 64, "N": 64}), frames)
+    moments = fusion_moments(fusion, Sizes({"M": 64, "N": 64}), frames, array_names(fusion.trace))
     assert len(moments) < len(fusion.trace)
     assert moments[-1]["id"] == f"step-{len(fusion.trace)}"
     assert any("together" in moment for moment in moments)

@@ -59,13 +59,16 @@ def model(browser: Browser, files: dict[str, Path]) -> Iterator[Browser]:
 
 def test_the_two_questions_are_answered_up_front(plan: Browser) -> None:
     first, second = plan.value("[...document.querySelectorAll('.answer')].map(e => e.textContent)")
-    assert first.startswith("Which step costs most?linear (layers 0–11), run by PyTorch: 90.0%")
+    assert first.startswith("Which step costs most?linear in layers 0–11, run by PyTorch: 90.0%")
     assert "12 × 90 µs measured, 1080 µs in all" in first
     assert "Why is it not fused further?reads 3 kB that gelu stores" in first
-    assert second.startswith("Which kernel costs most?gelu (layers 0–4, 6–11), run by 1 generated")
+    assert second.startswith("Which kernel costs most?gelu in layers 0–4, 6–11, run by 1 generated")
     assert "which kernels do not reach" in first
     plan.click(".answer .link")
     assert plan.value(CHOSEN) == "linear"
+    assert "11 × 90 µs measured, 990 µs in all82.5% of the whole" in plan.value(ABOUT)
+    same = plan.value("document.querySelector('#about .alike').textContent")
+    assert same == "The same step runs in layers.5: 12 × in all, 1080 µs, 90.0% of the whole."
 
 
 def test_folds_open_and_close(plan: Browser) -> None:
@@ -127,12 +130,59 @@ def test_the_proof_stays_in_view(browser: Browser, tmp_path: Path) -> None:
     browser.look()
     browser.open(file.as_uri() + "#step-1")
     proof = browser.value("document.getElementById('proof').textContent")
-    assert proof.startswith("not proven to be the least: at most 50 % above the least cost")
+    assert proof.startswith("not proven to be the least: at most 50 %, 1000 ms, above the least")
     assert browser.value("document.querySelector('#about h2').textContent").startswith(
         "linear (mlp.up)"
     )
     assert "linear (mlp.up)" in browser.value("document.getElementById('steps-graph').textContent")
     assert browser.complaints == []
+
+
+def test_a_row_has_the_name_of_its_module(browser: Browser, tmp_path: Path) -> None:
+    data = _plan(layered())
+    data["rows"][0]["modules"] = ["qkv"]
+    data["rows"][1]["modules"] = ["one", "two"]
+    file = tmp_path / "named.html"
+    file.write_text(model_page(data), encoding="utf-8")
+    browser.look()
+    browser.open(file.as_uri())
+    assert browser.value(NAMES)[1:3] == ["linear (qkv)", "gelu"]
+    kernel = browser.value("document.querySelectorAll('.answer')[1].textContent")
+    assert "that linear (qkv) stores" in kernel
+    smalls = "[...document.querySelectorAll('#table .step .cell-name small')].map(e => e.innerText)"
+    first, second, *_ = browser.value(smalls)
+    assert not first.startswith("qkv")
+    assert second.startswith("one, two: ")
+    assert browser.complaints == []
+
+
+def test_a_phone_has_the_total_and_the_whole_proof(browser: Browser, tmp_path: Path) -> None:
+    certificate = Certificate(3.0, 2.0, 3, 4, 2, 1, ("a limit that takes many words",))
+    file = tmp_path / "phone.html"
+    data = _plan(replace(layered(), certificate=certificate))
+    file.write_text(model_page(data), encoding="utf-8")
+    browser.look(390, 844)
+    browser.open(file.as_uri())
+    for name in ("subtitle", "proof"):
+        own = f"document.getElementById('{name}')"
+        assert browser.value(f"{own}.offsetParent !== null && {own}.textContent.length > 40")
+        assert browser.value(f"{own}.scrollWidth <= {own}.clientWidth")
+        assert browser.value(f"{own}.scrollHeight <= {own}.clientHeight + 1")
+    assert browser.complaints == []
+
+
+def test_the_help_defines_its_words(plan: Browser) -> None:
+    plan.press("?")
+    words = plan.value("[...document.querySelectorAll('.words dt')].map(e => e.textContent)")
+    assert {"stored array", "region", "snapshot", "tiles", "grid", "at least"} <= {*words}
+    plan.click("#close")
+
+
+def test_the_legend_looks_like_the_graph(plan: Browser) -> None:
+    dashed = "getComputedStyle(document.querySelector('#legend .library')).borderTopStyle"
+    assert plan.value(dashed) == "dashed"
+    drawn = "getComputedStyle(document.querySelector('.step.library .body')).strokeDasharray"
+    assert plan.value(drawn) != "none"
 
 
 def test_sorting_and_the_filter(plan: Browser) -> None:

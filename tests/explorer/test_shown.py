@@ -1,5 +1,6 @@
 """The page in a real Chromium: every example, sizes of windows, a hostile name, no network."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.explorer.page import page
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import frame
+from blockbuster_fusion.ir.listing import listed
 from helpers.chromium import Browser
 from helpers.explored import FRAGMENT, HOSTILE, SETTLED, data_of, drawn, go, lines
 
@@ -59,9 +61,12 @@ def test_nothing_is_wider_than_the_window(
     width: int, dark: bool, browser: Browser, pages: dict[str, Path]
 ) -> None:
     browser.look(width, 844, dark=dark)
-    for moment in ("step-15", "snapshot-2-cuda-source"):
+    for moment in ("step-17", "snapshot-2-cuda-source"):
         browser.open(f"{pages['attention'].as_uri()}#{moment}")
         if width == 390:
+            browser.click("#panels [data-panel=about]")
+            about = "document.getElementById('about')"
+            assert browser.value(f"{about}.scrollWidth <= {about}.clientWidth")
             browser.click("#panels [data-panel=code]")
         wide = browser.value("document.documentElement.scrollWidth")
         tall = browser.value("document.documentElement.scrollHeight")
@@ -100,7 +105,7 @@ def test_five_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
         return {"O": X}
 
     graph = bb.lower(bb.trace(program, X="M N", name="large"))
-    drawn_graph = frame(graph, Sizes({"M": 64, "N": 64}))
+    drawn_graph = frame(graph, Sizes({"M": 64, "N": 64}), listed(graph))
     cost = drawn_graph.pop("cost")
     moment = {"group": "fusion", "title": "large", "frame": 0, "cost": cost}
     data = bb.explore(bb.examples.find("matmul-relu"), times=False).data
@@ -124,6 +129,20 @@ def test_five_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
     browser.press("0")
     browser.wait("document.querySelectorAll('#world .cell.map').length > 50")
     assert browser.complaints == []
+
+
+def test_all_that_a_step_changed_is_in_view(attention: Browser) -> None:
+    """What a step moves to another place is seen with what it leaves, if both fit."""
+    attention.look(1280, 900)
+    go(attention, "step-6")
+    attention.press("ArrowRight")
+    attention.wait(SETTLED)
+    box = "(r => [r.top, r.bottom])(document.querySelector({}).getBoundingClientRect())"
+    top, bottom = attention.value(box.format("'#canvas'"))
+    for key in data_of(attention)["moments"][7]["made"]:
+        cell = json.dumps(f'.cell[data-key="{key}"]')
+        high, low = attention.value(box.format(cell))
+        assert top <= high < low <= bottom, key
 
 
 def test_a_notebook_s_frame(browser: Browser, tmp_path: Path) -> None:
@@ -199,12 +218,87 @@ def test_the_page_explains_itself(attention: Browser) -> None:
     assert attention.value("document.getElementById('dialog').scrollTop") == 0
     attention.click("#close")
     rows = attention.value("[...document.querySelectorAll('#steps a')].map(e => e.textContent)")
-    assert "17join exp with dotrule 1 · Nsnapshot 2" in rows
+    assert "17join exp with dotrule 1 · N− I4snapshot 2" in rows
+    assert "16move exp and row_sum into the loop over Lextension · L" in rows
+    assert rows[-1].startswith(f"{count}The kernel in Triton")
     assert attention.value("document.querySelectorAll('#steps .hint').length") == 3
     chosen = attention.value("document.getElementById('chosen').textContent")
-    assert data["chosen_why"] in chosen
+    assert chosen.startswith("Runs by default: snapshot 1 in C and Triton.")
     times = {each["name"]: [*each["times"].values()] for each in data["snapshots"]}
-    assert f"At the sizes shown, {min(times, key=lambda name: times[name])} is fastest" in chosen
+    fastest = min(times, key=lambda name: times[name])
+    assert f"Fastest at this page's sizes: {fastest} (predicted" in chosen
+    about = attention.value("document.getElementById('about').textContent")
+    assert f"{defaults(chosen)} {' '.join(data['chosen_why'])}" in about
+    assert "At this page's sizes (M=512, D=64, N=512, L=64), times are" in about
+
+
+def defaults(chosen: str) -> str:
+    return chosen[: chosen.index(".") + 1]
+
+
+def test_the_choice_is_not_cut_off(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.look(1280, 900)
+    browser.open(pages["attention"].as_uri())
+    assert browser.value("(p => p.scrollHeight <= p.clientHeight)(document.getElementById('plot'))")
+
+
+@pytest.mark.parametrize("moment", ["step-0", "step-17"])
+def test_the_first_and_the_last_step_tell_the_whole(moment: str, attention: Browser) -> None:
+    go(attention, moment)
+    rows = attention.value(
+        "[...document.querySelectorAll('#about .fates tbody tr')].map(e => e.innerText.split('\t'))"
+    )
+    assert [name for name, _, _ in rows] == [f"I{n}" for n in range(1, 11)]
+    assert ["I4", "I4 = exp(I3)", "step 17"] in rows
+    assert ["I10", "I10 += I9 since step 7", "step 12"] in rows
+    tally = attention.value("document.querySelector('#about .tally').innerText").split("\n")
+    assert tally[0] == "11 × rule 1: fuse consecutive maps"
+    assert tally[-1] == "1 × further rule: extend map over producers"
+    figures = attention.value(
+        "[...document.querySelectorAll('#about .figures tbody tr')].map(e => e.innerText)"
+    )
+    assert [row.split("\t")[:2] for row in figures] == [
+        ["unfused", "10"],
+        ["snapshot 1", "1"],
+        ["snapshot 2", "0"],
+    ]
+    attention.value("document.querySelector(\"#about .fates a[href='#step-12']\").click()")
+    attention.wait(f"{FRAGMENT} === 'step-12'")
+
+
+def test_steps_that_remove_an_array_are_marked(attention: Browser) -> None:
+    marked = attention.value(
+        "[...document.querySelectorAll('#steps a')].filter(e => e.querySelector('.removed'))"
+        ".map(e => [e.getAttribute('href'), e.querySelector('.removed').textContent])"
+    )
+    assert marked[:3] == [["#step-4", "− I6"], ["#step-5", "− I7"], ["#step-7", "I8 → I10"]]
+    moments = [m for m in data_of(attention)["moments"] if m.get("removes") or m.get("adds")]
+    assert [f"#{m['id']}" for m in moments] == [where for where, _ in marked]
+    fewer = "[...document.querySelectorAll('#steps .key-step')].map(e => e.getAttribute('href'))"
+    assert attention.value(fewer) == [f"#{m['id']}" for m in moments if not m["adds"]]
+
+
+def test_moments_are_counted_as_the_list_has_them(attention: Browser) -> None:
+    last = len(data_of(attention)["moments"]) - 1
+    numbers = attention.value(
+        "[...document.querySelectorAll('#steps a i')].map(e => Number(e.textContent))"
+    )
+    assert numbers == [*range(last + 1)]
+    go(attention, "snapshot-2-pairs")
+    here = attention.value("document.querySelector('#steps [aria-current] i').textContent")
+    assert attention.value("document.getElementById('where').textContent") == f"{here} / {last}"
+
+
+@pytest.mark.parametrize(("step", "snapshot"), [("step-15", 1), ("step-17", 2)])
+def test_a_snapshot_links_what_makes_it_safe(step: str, snapshot: int, attention: Browser) -> None:
+    go(attention, step)
+    links = attention.value(
+        "[...document.querySelectorAll('#about .onward a')].map(e => e.textContent)"
+    )
+    assert links[0] == "Made safe: running maximum for exp (online softmax)"
+    assert links[1:] == ["Source in C", "Source in Triton"]
+    attention.value("document.querySelector('#about .onward a').click()")
+    attention.wait(f"{FRAGMENT} === 'snapshot-{snapshot}-pairs'")
 
 
 def test_a_step_links_what_it_prepares_and_what_makes_it_safe(attention: Browser) -> None:
@@ -251,8 +345,10 @@ def test_the_graph_fits_and_its_changed_part_is_in_view(
     canvas = box.format("document.getElementById('canvas')")
     whole = browser.value(box.format("document.getElementById('world')"))
     left, top, right, bottom = browser.value(canvas)
-    assert left <= whole[0] < whole[2] <= right
-    assert top <= whole[1] < whole[3] <= bottom
+    assert left <= whole[0] < whole[2] <= right  # all of its width
+    assert top <= whole[1]
+    assert whole[3] > bottom  # it is too tall to be readable as a whole
+    assert browser.value("document.getElementById('graph').classList.contains('below')")
     for moment in data["moments"]:
         if "focus" in moment:
             browser.wait(SETTLED)
@@ -263,3 +359,24 @@ def test_the_graph_fits_and_its_changed_part_is_in_view(
             assert min(low, high + 16) <= bottom, moment["id"]
         browser.press("ArrowRight")
     assert browser.complaints == []
+
+
+def test_words_of_comments_have_no_colour(attention: Browser) -> None:
+    """Also in a comment of several lines."""
+    go(attention, "snapshot-2-cpu-source")
+    shown = {moment["id"]: moment for moment in data_of(attention)["moments"]}
+    text = shown["snapshot-2-cpu-source"]["text"].splitlines()
+    start = next(at for at, line in enumerate(text) if line.startswith("/*") and "*/" not in line)
+    end = next(at for at in range(start, len(text)) if "*/" in text[at])
+    assert end > start
+    assert " for " in "".join(text[start : end + 1])
+    attention.value(f"document.getElementById('lines').scrollTop = {19 * start}")
+    words = "document.querySelectorAll('#lines li[data-at=\"{}\"] .word').length"
+    row = "document.querySelector('#lines li[data-at=\"{}\"]') !== null"
+    for at in range(start, end + 1):
+        attention.wait(row.format(at))
+        assert attention.value(words.format(at)) == 0, text[at]
+    loop = next(at for at, line in enumerate(text) if line.strip().startswith("for (int64_t"))
+    attention.value(f"document.getElementById('lines').scrollTop = {19 * loop}")
+    attention.wait(row.format(loop))
+    assert attention.value(words.format(loop)) > 0

@@ -8,7 +8,7 @@ from blockbuster_fusion.explorer.safety_words import COSTS, NOTES, SafetyWords
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.snapshot_words import snapshot_words
 from blockbuster_fusion.explorer.step_words import step_words
-from blockbuster_fusion.ir.listing import labels
+from blockbuster_fusion.ir.listing import labels, listed
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.pipeline import SAFETY_PASSES, make_safe
 from blockbuster_fusion.tools.bench import default_lengths
@@ -37,18 +37,18 @@ def test_every_step_names_its_operators(name: str) -> None:
     fusion = bb.fuse(program)
     sizes = Sizes(default_lengths(program, "cpu", {}))
     for step in fusion.trace:
-        short, said = step_words(step, sizes)
+        short, said = step_words(step, sizes, listed(step.before))
         assert "`" in short or step.rule == "peel_first_iteration"
         assert "an input" not in short
         assert all(text.endswith(".") and "{" not in text for text in said)
     for graph in fusion.fused:
-        said = list(snapshot_words(fusion.initial, graph, fusion.trace, sizes))
+        said = list(snapshot_words(fusion.initial, graph, fusion.trace, sizes, labels(graph)))
         assert all(text.endswith(".") and "  " not in text for text in said)
 
 
 def test_a_join_names_the_list_that_goes() -> None:
     for step in bb.fuse(bb.examples.find("attention")).trace:
-        _, (_, *lists) = step_words(step, Sizes(SIZES))
+        _, (_, *lists) = step_words(step, Sizes(SIZES), listed(step.before))
         fewer = len(bb.buffered(step.before)) - len(step.buffered)
         gone = [text for text in lists if "local memory" in text]
         if "fuse" in step.rule:
@@ -60,9 +60,9 @@ def test_a_join_names_the_list_that_goes() -> None:
 def test_an_extension_says_what_it_repeats() -> None:
     extension = bb.fuse(bb.examples.find("attention"), rules="paper").trace[15]
     assert extension.rule == "extend_map"
-    _, said = step_words(extension, Sizes(SIZES))
+    _, said = step_words(extension, Sizes(SIZES), listed(extension.before))
     assert said[-1].startswith("L has one block at these sizes, so nothing is repeated.")
-    _, said = step_words(extension, Sizes(SIZES | {"L": 129}))
+    _, said = step_words(extension, Sizes(SIZES | {"L": 129}), listed(extension.before))
     assert said[-1].startswith("L has 3 blocks at these sizes: what was moved is computed for each")
 
 
@@ -76,7 +76,7 @@ def test_an_extension_says_what_it_repeats() -> None:
 def test_a_swap_says_what_the_product_had_to_wait_for(name: str, rule: str, said: str) -> None:
     trace = bb.fuse(bb.examples.find(name)).trace
     step = next(step for step in trace if step.rule == rule)
-    _, (text, *_) = step_words(step, Sizes(SIZES | {"K": 256}))
+    _, (text, *_) = step_words(step, Sizes(SIZES | {"K": 256}), listed(step.before))
     assert said in text
     assert f"a loop over {step.dim}, so `dot` had to wait" in text
 
@@ -84,7 +84,7 @@ def test_a_swap_says_what_the_product_had_to_wait_for(name: str, rule: str, said
 def test_a_factor_that_is_given_completes_no_loop() -> None:
     trace = bb.fuse(bb.trace(_scaled, X="M K", c="M", Y="N K")).trace
     step = next(step for step in trace if step.rule == "swap_scale_dot")
-    _, (text, *_) = step_words(step, Sizes({"M": 64, "K": 64, "N": 64}))
+    _, (text, *_) = step_words(step, Sizes({"M": 64, "K": 64, "N": 64}), listed(step.before))
     assert text.endswith("The product `dot` need not wait for the factor any more.")
 
 
@@ -95,7 +95,9 @@ def _scaled(X, c, Y):
 def test_snapshots_say_what_is_left() -> None:
     fusion = bb.fuse(bb.examples.find("attention"))
     first, last = (
-        " ".join(snapshot_words(fusion.initial, graph, fusion.trace[:index], Sizes(SIZES)))
+        " ".join(
+            snapshot_words(fusion.initial, graph, fusion.trace[:index], Sizes(SIZES), labels(graph))
+        )
         for graph, index in zip(fusion.fused, fusion.trace.snapshots, strict=True)
     )
     assert "Of 7 outermost loops 1 is left, with 4 inside." in first
@@ -179,9 +181,10 @@ def test_a_docstring_is_the_note() -> None:
 
 def test_the_default_has_a_reason() -> None:
     softmax = bb.explore(lambda X: bb.ops.softmax(X), X="M N", times=False).data
-    assert "512 elements for each axis of open size" in softmax["chosen_why"]
+    open_lengths = "for 512 elements along each axis whose length the program does not fix"
+    assert any(open_lengths in text for text in softmax["chosen_why"])
     fixed = bb.explore(lambda X: bb.ops.softmax(X), X="M:64 N:64", times=False).data
-    assert fixed["chosen_why"] == "The least estimated time."
+    assert fixed["chosen_why"] == ["Of all snapshots it has the least estimated time."]
 
 
 def test_figures_are_for_the_tiles_that_run() -> None:

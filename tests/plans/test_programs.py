@@ -224,10 +224,10 @@ def test_certificates_of_several_graphs_are_one(plan: Plan) -> None:
     assert proof.certificate is not None
     assert proof.certificate.proven
     assert "proven to be the least, among 8 candidates" in str(proof)
-    told = "not proven to be the least: at most 100 % above the least cost, with the errors"
+    told = "not proven to be the least: at most 100 %, 1000 ms, above the least cost, where"
     assert told in str(with_certificates(plan, graph, one))
     near = replace(one, bound=1.98, caps=("a limit",))
-    told = "at most 1.0 % above the least cost, with the errors of predictions (a limit)"
+    told = "at most 1.0 %, 20 ms, above the least cost, where predictions count times their errors"
     assert told in str(with_certificates(plan, graph, near))
     unknown = replace(one, bound=0.0)
     assert "nothing is known of the least cost" in str(with_certificates(plan, graph, unknown))

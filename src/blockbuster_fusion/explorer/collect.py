@@ -6,11 +6,13 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, KernelMoments
 from blockbuster_fusion.explorer.measured import measured
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.snapshot_words import cost_words, snapshot_words
-from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
+from blockbuster_fusion.explorer.steps import Data, array_names, cost, fusion_moments, reasons
+from blockbuster_fusion.explorer.summary import summary, with_fates
 from blockbuster_fusion.explorer.written_words import as_written
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Symbol
@@ -49,10 +51,11 @@ def program_data(
     graph, title = request.block_program()
     fusion = chosen_snapshots(graph, rules, unit, None, request.target).fusion
     frames, own = list[Data](), Sizes(sizes)
-    choices = Choices(request)
-    moments = fusion_moments(fusion, own, frames)
+    choices, names = Choices(request), array_names(fusion.trace)
+    moments = with_fates(fusion_moments(fusion, own, frames, names), frames)
+    fates = summary(moments, frames)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
-    kernels = KernelMoments(own, frames)
+    kernels = KernelMoments(own, frames, names)
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
         moments += kernels.of(number, choices.all(number), first)
@@ -67,9 +70,10 @@ def program_data(
         "rules": rules,
         "sizes": dict(sizes),
         "blocks": own.words(graph),
+        "summary": fates,
         "frames": frames,
         "moments": moments,
-        "snapshots": snapshot_rows(fusion, own),
+        "snapshots": snapshot_rows(fusion, own, names),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
         "chosen_why": default_words(fusion),
     }
@@ -79,23 +83,26 @@ def program_data(
     return data
 
 
-def default_words(fusion: SafeFusion) -> str:
-    """The reason for the snapshot that is run by default."""
+def default_words(fusion: SafeFusion) -> list[str]:
+    """The reason for the snapshot that is run by default, and when another one is run."""
     symbols = any(isinstance(dim.axis.extent, Symbol) for dim in fusion.initial.dims)
-    where = f", with {ASSUMED} elements for each axis of open size" if symbols else ""
     careful = [safe.precision.careful for safe in fusion.safety]
-    left_out = " Snapshots that lose digits are left out." if len(set(careful)) > 1 else ""
-    other = " Fixed sizes may choose another." if symbols and len(careful) > 1 else ""
-    return f"The least estimated time{where}.{left_out}{other}"
+    among = "the snapshots that lose no digits" if len(set(careful)) > 1 else "all snapshots"
+    where = f" for {ASSUMED} elements along each axis whose length the program does not fix"
+    words = [f"Of {among} it has the least estimated time{where if symbols else ''}."]
+    if symbols and len(careful) > 1:
+        words.append("With fixed lengths the estimate is for these, and may choose another.")
+    return words
 
 
-def snapshot_rows(fusion: SafeFusion, sizes: Sizes) -> list[Data]:
+def snapshot_rows(fusion: SafeFusion, sizes: Sizes, names: ArrayNames) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
     first = _cost(fusion.initial, sizes)
     rows: list[Data] = [{"name": "unfused", "moment": "step-0", "cost": first, "reasons": []}]
     for number, graph in enumerate(fusion.fused):
         last, own = fusion.trace.snapshots[number], _cost(graph, sizes)
-        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes)
+        shown = names.listed(graph).labels
+        words = snapshot_words(fusion.initial, graph, fusion.trace[:last], sizes, shown)
         rows.append(
             {
                 "name": f"snapshot {number + 1}",
@@ -104,7 +111,7 @@ def snapshot_rows(fusion: SafeFusion, sizes: Sizes) -> list[Data]:
                 "cost": own,
                 "said": [*words, cost_words(first, own)],
                 "precision": str(fusion.safety[number].precision),
-                "reasons": reasons(fusion, number),
+                "reasons": reasons(fusion, number, shown),
             }
         )
     return [{**row, "times": {}} for row in rows]

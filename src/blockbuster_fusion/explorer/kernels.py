@@ -6,6 +6,7 @@ from dataclasses import replace
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.safety_words import NOTES, SafetyWords
 from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.explorer.steps import Data, difference, frame, made_cells
@@ -61,8 +62,8 @@ class KernelMoments:
     Passes that change nothing have no moment.
     """
 
-    def __init__(self, sizes: Sizes, frames: list[Data]) -> None:
-        self.sizes, self.frames = sizes, frames
+    def __init__(self, sizes: Sizes, frames: list[Data], names: ArrayNames) -> None:
+        self.sizes, self.frames, self.names = sizes, frames, names
         self.docs = pass_docs()
 
     def of(self, snapshot: int, choices: Sequence[Choice], first: int) -> Iterator[Data]:
@@ -87,6 +88,7 @@ class KernelMoments:
         make_safe(before, lambda name, after: made.append((name, after)))
         for name, after in made:
             assert isinstance(after, Safe)
+            self.names = self.names.across(before, after.graph)
             moment = self._program(f"{group}-{name}", name, after.graph, current)
             words = SafetyWords(name, before, after.graph, after.choices[known:])
             before, known = after.graph, len(after.choices)
@@ -101,24 +103,27 @@ class KernelMoments:
         """A moment for each pass over loop nests that changes one, and for the source."""
         made: list[tuple[str, object]] = []
         nest, tiles = choice.scheduled(lambda name, after: made.append((name, after)))
-        source, before = _source(choice, nest, tiles), ""
+        program, before = choice.graph, ""
         own = f"{group}-{choice.target}"
         where = {"group": group, "stage": choice.target}
         for name, after in made:
             if isinstance(after, Graph):
+                self.names, program = self.names.across(program, after), after
                 moment = self._program(f"{own}-{name}", name, after, current)
                 if moment is not None:
                     current = moment["frame"]
                     yield moment | where
             elif isinstance(after, Nest) and (text := show_nest(after)) != before:
-                before = text
+                before, text = text, self.names.rewritten(text, program)
                 yield self._moment(f"{own}-{name}", name, current) | where | {"text": text}
         language = LANGUAGES[choice.target]
+        source = self.names.rewritten(_source(choice, nest, tiles), program)
         yield where | {
             "id": f"{own}-source",
             "title": f"The kernel in {language}",
-            "about": "The text that is compiled. Its names are those of the loop nest and the "
-            "listing; larger numbers are for values that only the kernel has.",
+            "about": "The text that is compiled, with this page's numbers of stored arrays. Its "
+            "names are those of the loop nest and the listing; larger numbers are for values that "
+            "only the kernel has.",
             "frame": current,
             "text": source,
             "language": language,
@@ -127,7 +132,7 @@ class KernelMoments:
 
     def _program(self, key: str, name: str, graph: Graph, current: int) -> Data | None:
         """The moment after a pass over block programs, with a picture; None if it is as before."""
-        drawn = frame(graph, self.sizes)
+        drawn = frame(graph, self.sizes, self.names.listed(graph))
         if drawn["lines"] == self.frames[current]["lines"]:
             return None
         own, before = drawn.pop("cost"), self.frames[current]

@@ -1,6 +1,6 @@
 """The page of a whole model: its plan as data, with the page of each kind of kernel in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,9 @@ def model_data(explanation: Explanation) -> Data:
     programs: dict[str, Data] = {}
     nodes = [n for g in explanation.graphs for n in g.analysis.module.graph.nodes]
     data = plan_data(plan, report, explanation.name)
+    for row, modules in zip(data["rows"], _modules(explanation), strict=True):
+        row["modules"] = modules
+    names = _names(data["rows"], parts)
     for row in data["rows"]:
         name = next((x for x in row["kernels"] if x in parts), None)
         if name is None:
@@ -61,16 +64,31 @@ def model_data(explanation: Explanation) -> Data:
         fused, lengths = parts[name]
         key = str(id(fused.executable))
         if key not in programs:
-            programs[key] = _program(fused, row["name"], lengths) | {"place": len(programs)}
+            own = _program(fused, names[key], lengths)
+            programs[key] = own | {"place": len(programs)}
         made = programs[key]
         if "doors" in made:
             row |= {"program": made["place"], "runs": made["runs"], "doors": made["doors"]}
-    for row, modules in zip(data["rows"], _modules(explanation), strict=True):
-        row["modules"] = modules
     texts = line_texts(nodes)
     known = {line for row in data["rows"] for line in row["lines"]}
     data["lines"] = {line: text for line, text in texts.items() if text and line in known}
     return data | {"programs": [*programs.values()]}
+
+
+def _names(rows: Sequence[Data], parts: Mapping[str, tuple[Fused, Any]]) -> dict[str, str]:
+    """The title of each kind of kernel: the name of its step, with the module if that is one."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name in (x for x in row["kernels"] if x in parts):
+            own = found.setdefault(str(id(parts[name][0].executable)), {})
+            titled = f"{row['name']} ({row['modules'][0]})" if len(row["modules"]) == 1 else ""
+            own[titled or row["name"]] = None
+    return {key: next(iter(own)) if len(own) == 1 else _common(own) for key, own in found.items()}
+
+
+def _common(titles: Iterable[str]) -> str:
+    """The name of steps of several modules, which run one kind of kernel."""
+    return next(iter(titles)).partition(" (")[0]
 
 
 def _modules(explanation: Explanation) -> Iterator[list[str]]:
@@ -81,8 +99,17 @@ def _modules(explanation: Explanation) -> Iterator[list[str]]:
         for layers in section.layers:
             around = layers.regions[0]
             for row in layers.rows:
-                found = (known.get(name, "").removeprefix(f"{around}.") for name in row.operators)
+                found = (_within(known.get(name, ""), around) for name in row.operators)
                 yield [*dict.fromkeys(path for path in found if path not in ("", around))]
+
+
+def _within(path: str, around: str) -> str:
+    """The path of a module without that of its layer, which may be the next one."""
+    layers, _, number = around.rpartition(".")
+    later = f"{layers}.{int(number) + 1}." if layers and number.isdecimal() else ""
+    if later and path.startswith(later):
+        return f"{path.removeprefix(later)} of the next layer"
+    return path.removeprefix(f"{around}.")
 
 
 def _paths(graph: CompiledGraph) -> dict[str, str]:

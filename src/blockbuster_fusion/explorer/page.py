@@ -8,7 +8,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-SCRIPTS = ("dom.js", "graph.js", "listing.js", "plot.js", "about.js", "page.js")
+SCRIPTS = ("dom.js", "graph.js", "listing.js", "plot.js", "summary.js", "about.js", "page.js")
 STYLES = ("page.css",)
 
 

@@ -8,7 +8,8 @@ from blockbuster_fusion.compiler import Request, capability_of, choose
 from blockbuster_fusion.explorer.collect import FORMAT, snapshot_rows
 from blockbuster_fusion.explorer.kernels import LANGUAGES, KernelMoments
 from blockbuster_fusion.explorer.sizes import Sizes
-from blockbuster_fusion.explorer.steps import Data, fusion_moments
+from blockbuster_fusion.explorer.steps import Data, array_names, fusion_moments
+from blockbuster_fusion.explorer.summary import summary, with_fates
 from blockbuster_fusion.explorer.written_words import as_written
 from blockbuster_fusion.fusion.fuse import run
 from blockbuster_fusion.ir.axis import Symbol
@@ -39,13 +40,15 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
     source = choice.graph if choice.fused is None else choice.fused
     fusion, number = _holding(source, first)
     frames: list[Data] = []
-    moments = fusion_moments(fusion, sizes, frames)
+    names = array_names(fusion.trace)
+    moments = with_fates(fusion_moments(fusion, sizes, frames, names), frames)
+    fates = summary(moments, frames)
     runs = next(moment for moment in moments if moment.get("snapshot") == number + 1)
-    rows = snapshot_rows(fusion, sizes)
+    rows = snapshot_rows(fusion, sizes, names)
     other = choice.snapshot + 1
     known_as = "" if other == number + 1 else f"; the plan calls it snapshot {other}"
     rows[number + 1]["said"].insert(0, f"{RUNS}{known_as}.")
-    kernels = KernelMoments(sizes, frames)
+    kernels = KernelMoments(sizes, frames, names)
     own = [replace(choice, fused=request.as_stored(source))] if target in LANGUAGES else []
     moments += kernels.of(number, own, runs["frame"]) if own else []
     moments[0] |= as_written(fusion.initial, moments)
@@ -58,6 +61,7 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
         "rules": fusion.trace.rules.name,
         "sizes": sizes.lengths,
         "blocks": sizes.words(choice.graph),
+        "summary": fates,
         "frames": frames,
         "moments": moments,
         "snapshots": rows,

@@ -41,13 +41,15 @@ class _Edge:
     memory: str
 
 
-def picture(graph: Graph, traffic: Traffic | None = None) -> dict[str, Any]:
-    """The picture of a program and its listing, as plain data.
+def picture(
+    graph: Graph, traffic: Traffic | None = None, found: Listed | None = None
+) -> dict[str, Any]:
+    """The picture of a program and its listing, as plain data; names are those of `found`.
 
     `boxes` have a key that stays with a node from step to step. `makers` has the box that makes
     each name of the listing. The lines of the listing refer to boxes, too.
     """
-    made = _Picture(graph, listed(graph), traffic)
+    made = _Picture(graph, listed(graph) if found is None else found, traffic)
     placed = place(made.diagram())
     boxes = [
         {

@@ -1,15 +1,16 @@
 """The data of the page of a plan: its rows, the arrays between them, and the costliest in words."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
+from blockbuster_fusion.explorer.attention_words import attention_words
 from blockbuster_fusion.explorer.flow import arrays
 from blockbuster_fusion.explorer.steps import Data
+from blockbuster_fusion.explorer.whole_words import whole_words
 from blockbuster_fusion.plans.amounts import amount, counted, duration, timed
 from blockbuster_fusion.plans.plan import Plan, SizePlan, Step
 from blockbuster_fusion.plans.records import to_data
 from blockbuster_fusion.report.report import Costly, Layers, Report, Row, Section
-from blockbuster_fusion.report.text import CAPTURED, about, percent, sentences, totals
+from blockbuster_fusion.report.text import CAPTURED, about, percent, totals
 from blockbuster_fusion.schedule.cost import ERRORS
 
 FORMAT = 1
@@ -43,7 +44,7 @@ def plan_data(plan: Plan, report: Report, title: str) -> Data:
         "target": report.target,
         "machine": report.machine,
         "totals": to_data(report.totals) | {"seconds": report.totals.seconds},
-        "summary": [totals(report.totals), *report.summary],
+        "summary": [*whole_words(plan), *report.summary],
         "breaks": [*report.graph_breaks],
         "notes": [{"title": x.title, "lines": [*x.lines]} for x in report.notes],
         "answers": [*_answers(report, rows)],
@@ -52,6 +53,7 @@ def plan_data(plan: Plan, report: Report, title: str) -> Data:
         "sections": sections,
         "rows": rows,
         "arrays": stored,
+        "attention": [*attention_words(rows, stored)],
         "lines": {},
         "programs": [],
     }
@@ -130,8 +132,8 @@ def _answers(report: Report, rows: list[Data]) -> Iterator[Data]:
 
 
 def _answer(costly: Costly, rows: list[Data]) -> Data:
-    """A costly step: which it is, what it costs, and why it is not fused further."""
-    row, kept = costly.row, _without_results(costly.row)
+    """A costly step: which it is, and what it costs; the page has the arrays that it keeps."""
+    row = costly.row
     assert row.time is not None
     own = [at for at, x in enumerate(rows) if x["digest"] == row.digest]
     return {
@@ -144,15 +146,7 @@ def _answer(costly: Costly, rows: list[Data]) -> Data:
         "cost": _spent(costly, timed(row.time.seconds, row.time.basis)),
         "moves": f"reads {amount(row.bytes_read)}, writes {amount(row.bytes_written)}",
         "lines": [*row.lines],
-        "why": sentences(kept),
-        "bounded": any(x.fused is not None and x.fused.basis == "at least" for x in kept.kept),
     }
-
-
-def _without_results(row: Row) -> Row:
-    """A row without the arrays that are results of the model, unless it has no others."""
-    others = tuple(kept for kept in row.kept if kept.decided != "result")
-    return replace(row, kept=others or row.kept)
 
 
 def _spent(costly: Costly, one: str) -> str:

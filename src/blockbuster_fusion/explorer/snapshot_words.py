@@ -9,12 +9,12 @@ from blockbuster_fusion.explorer.step_words import REPEATING, joined
 from blockbuster_fusion.fusion.trace import Step
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.listing import labels
+from blockbuster_fusion.ir.listing import Labels
 from blockbuster_fusion.ir.ops import Input
 
 
 def snapshot_words(
-    initial: Graph, graph: Graph, steps: Sequence[Step], sizes: Sizes
+    initial: Graph, graph: Graph, steps: Sequence[Step], sizes: Sizes, names: Labels
 ) -> Iterator[str]:
     """Sentences about a snapshot; `steps` are those that led to it."""
     before, after = (len(list(each.maps())) for each in (initial, graph))
@@ -22,7 +22,7 @@ def snapshot_words(
     loops = sum(len(list(inner.maps())) for _, inner in graph.walk())
     is_left = "is left" if after == 1 else "are left"
     yield f"Of {before} outermost loops {after} {is_left}, with {loops - after} inside."
-    yield _memory(graph)
+    yield _memory(graph, names)
     once = [name for name, dim in sorted(dims.items()) if sizes.blocks(initial, dim) == 1]
     if once:
         have, runs = ("has", "its loop runs") if len(once) == 1 else ("have", "their loops run")
@@ -49,9 +49,8 @@ def cost_words(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
     return f"From the unfused program to here: traffic from {traffic}, buffered edges from {edges}."
 
 
-def _memory(graph: Graph) -> str:
+def _memory(graph: Graph, names: Labels) -> str:
     """A sentence about the lists that are in global memory."""
-    names = labels(graph)
     inputs = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
     outputs = [names.name((), out.value) or out.name for out in graph.outputs]
     border = f"the inputs {joined(inputs)}" if len(inputs) > 1 else f"the input {joined(inputs)}"

@@ -8,7 +8,7 @@ from blockbuster_fusion.explorer.sizes import Sizes
 from blockbuster_fusion.fusion.trace import Step
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.listing import Listed, listed
+from blockbuster_fusion.ir.listing import Listed
 from blockbuster_fusion.ir.ops import Map, Reduce, Value
 from blockbuster_fusion.rules.swap_scale_dot import parts
 
@@ -106,9 +106,11 @@ class _Pair:
         return [name for name in found if name] or ["what both read"]
 
 
-def step_words(step: Step, sizes: Sizes) -> tuple[str, list[str]]:
-    """A few words about a step for the list of steps, and sentences about it."""
-    found = listed(step.before)
+def step_words(step: Step, sizes: Sizes, found: Listed) -> tuple[str, list[str]]:
+    """A few words about a step for the list of steps, and sentences about it.
+
+    Names are those of `found`, the listing before the step.
+    """
     pair = _Pair(step, step.before.at(step.firing.path), found, Operators(step.before, found))
     short, long = _PHRASES.get(step.rule, _GENERAL)
     a, b = pair.names()

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from blockbuster_fusion.cost.counters import Traffic
+from blockbuster_fusion.explorer.array_names import ArrayNames
 from blockbuster_fusion.explorer.picture import array_key, picture
 from blockbuster_fusion.explorer.rule_words import WORDS
 from blockbuster_fusion.explorer.sizes import Sizes
@@ -16,7 +17,7 @@ from blockbuster_fusion.fusion.trace import Step, Trace
 from blockbuster_fusion.fusion.why_not import Reason
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph, Path
-from blockbuster_fusion.ir.listing import Labels, labels
+from blockbuster_fusion.ir.listing import Labels, Listed
 from blockbuster_fusion.ir.ops import Map, Pick, Rename, Value
 
 Data = dict[str, Any]
@@ -24,13 +25,21 @@ ROOM = 30_000
 """The most nodes in all pictures of a page together. Steps between two pictures share one."""
 LONGEST_DIFFERENCE = 1500
 """Longer listings are not compared line by line."""
-_NUMBER = re.compile(r"\b([tI])\d+\b")
+_NUMBER = re.compile(r"\b(t)\d+\b")
 
 
-def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Data]:
+def array_names(trace: Trace) -> ArrayNames:
+    """The names of the arrays of all programs of a trace that have a picture."""
+    return ArrayNames.of([trace.initial, *(trace[i - 1].after for i in _shown(trace))])
+
+
+def fusion_moments(
+    fusion: Fusion, sizes: Sizes, frames: list[Data], names: ArrayNames
+) -> list[Data]:
     """A moment for the initial program and for each step; pictures are added to `frames`."""
     trace = fusion.trace
-    frames.append(frame(trace.initial, sizes))
+    found = names.listed(trace.initial)
+    frames.append(frame(trace.initial, sizes, found))
     first = {
         "id": "step-0",
         "group": "fusion",
@@ -45,8 +54,11 @@ def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Dat
     for step in trace:
         if step.index not in shown:
             continue
-        after = frame(step.after, sizes)
-        short, said = step_words(step, sizes)
+        before = found if step.index == since + 1 else names.listed(step.before)
+        program = step.after
+        found = names.listed(program)
+        after = frame(program, sizes, found)
+        short, said = step_words(step, sizes, before)
         moment = {
             "id": f"step-{step.index}",
             "group": "fusion",
@@ -57,7 +69,7 @@ def fusion_moments(fusion: Fusion, sizes: Sizes, frames: list[Data]) -> list[Dat
             "frame": len(frames),
             "cost": after.pop("cost"),
             "prepares": _prepared(step, trace[step.index :], shown),
-            **_changes(step, frames[-1], after),
+            **_changes(step, frames[-1], after, (before, found)),
             **_snapshot_here(trace, step.index),
         }
         if step.index > since + 1:
@@ -97,10 +109,10 @@ def _snapshot_here(trace: Trace, index: int) -> Data:
     return {"snapshot": found[-1]} if found else {}
 
 
-def frame(graph: Graph, sizes: Sizes) -> Data:
-    """The picture of a program with its costs."""
+def frame(graph: Graph, sizes: Sizes, found: Listed) -> Data:
+    """The picture of a program with its costs; `found` is its listing."""
     traffic = sizes.traffic(graph)
-    return picture(graph, traffic) | {"cost": cost(graph, traffic)}
+    return picture(graph, traffic, found) | {"cost": cost(graph, traffic)}
 
 
 def cost(graph: Graph, traffic: Traffic) -> Data:
@@ -129,15 +141,19 @@ def _rule(step: Step) -> Data:
     }
 
 
-def _changes(step: Step, before: Data, after: Data) -> Data:
-    """The nodes and lines that a step replaces, and those that it makes."""
+def _changes(step: Step, before: Data, after: Data, found: tuple[Listed, Listed]) -> Data:
+    """The nodes and lines that a step replaces, and those that it makes.
+
+    `found` are the listings before the step and after it.
+    """
+    old, new = (listing.labels for listing in found)
     firing = step.firing
     matched = [str(i) for i in firing.nodes]
     made = made_cells(before, after, matched)
     fresh = {int(key) for key in made if key.isdecimal()}
     return {
-        "replaced": _described(step.before, firing.path, firing.nodes),
-        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh})),
+        "replaced": _described(step.before, firing.path, firing.nodes, old),
+        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh}), new),
         "matched": matched,
         "made": made,
         "focus": _focus(before, after, matched, made),
@@ -164,10 +180,10 @@ def _focus(before: Data, after: Data, matched: list[str], made: list[str]) -> st
     return kept[0][1] if kept else (made or matched)[-1]
 
 
-def _described(program: Graph, path: Path, nodes: Iterable[int]) -> list[str]:
+def _described(program: Graph, path: Path, nodes: Iterable[int], labels: Labels) -> list[str]:
     """Nodes of the graph at a path in the words of the program's listing."""
-    graph, names = program.at(path), labels(program)
-    return [_words(graph, path, node, names) for node in nodes if node in graph.nodes]
+    graph = program.at(path)
+    return [_words(graph, path, node, labels) for node in nodes if node in graph.nodes]
 
 
 def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
@@ -182,7 +198,7 @@ def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
 def difference(before: Data, after: Data, made: Collection[str]) -> Data:
     """The lines of the listing that are gone, and those of the nodes that a step makes.
 
-    Lines that differ by the numbers of their names alone are the same, wherever they stand.
+    Lines that differ by the numbers of local values alone are the same, wherever they stand.
     """
     old, new = ([_NUMBER.sub(r"\1", line) for line, _ in each["lines"]] for each in (before, after))
     inside = _inside(after, made)
@@ -207,9 +223,10 @@ def _inside(drawn: Data, keys: Collection[str]) -> set[str]:
     return found
 
 
-def reasons(fusion: Fusion, snapshot: int) -> list[Data]:
+def reasons(fusion: Fusion, snapshot: int, names: Labels) -> list[Data]:
     """The reason and remedy for each list that a snapshot leaves in global memory."""
-    return [_reason(fusion.fused[snapshot], found) for found in fusion.why_not(snapshot)]
+    graph = fusion.fused[snapshot]
+    return [_reason(graph, found) for found in fusion.why_not(snapshot, shown=names)]
 
 
 def _reason(graph: Graph, found: Reason) -> Data:

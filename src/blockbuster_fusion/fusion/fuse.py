@@ -14,7 +14,7 @@ from blockbuster_fusion.fusion.why_not import Reason, why_not
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.listing import labels
+from blockbuster_fusion.ir.listing import Labels, labels
 from blockbuster_fusion.ir.specialise import specialise
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.sets import RuleSet, rule_set
@@ -71,17 +71,17 @@ class Fusion:
         return max(number for number, count in enumerate(edges) if count == min(edges))
 
     def why_not(
-        self, snapshot: Graph | int | None = None, *, shown: Graph | None = None
+        self, snapshot: Graph | int | None = None, *, shown: Graph | Labels | None = None
     ) -> list[Reason]:
         """The reason for each interior buffered edge of a snapshot of `fused`.
 
         The default is the snapshot with the fewest. Names are those of its listing, or of
-        `shown`, which is the same snapshot made safe.
+        `shown`, which is the same snapshot made safe, or has names of the snapshot.
         """
         snapshot = self.most_fused if snapshot is None else snapshot
         graph = self.fused[snapshot] if isinstance(snapshot, int) else snapshot
         rules = self.trace.rules
-        names = labels(graph if shown is None else shown)
+        names = shown if isinstance(shown, Labels) else labels(graph if shown is None else shown)
         return why_not(graph, (*rules.local, *rules.extending), self._unit_helps, names)
 
     def _unit_helps(self, names: tuple[str, ...]) -> bool:

@@ -94,9 +94,12 @@ def labels(graph: Graph) -> Labels:
     return listed(graph).labels
 
 
-def listed(graph: Graph) -> Listed:
-    """The lines that `show` prints, their nodes, and the names of values."""
-    listing = _Listing(Names(graph), lock=False)
+def listed(graph: Graph, arrays: Mapping[str, str] | None = None) -> Listed:
+    """The lines that `show` prints, their nodes, and the names of values.
+
+    `arrays` has other names for I1, I2, … of that listing.
+    """
+    listing = _Listing(Names(graph, arrays), lock=False)
     listing.program(graph)
     names: dict[tuple[Path, Value], str] = {}
     lines: dict[tuple[Path, Value], str] = {}

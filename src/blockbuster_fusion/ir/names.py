@@ -1,7 +1,7 @@
 """The names in a listing, each with one meaning."""
 
 import keyword
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from blockbuster_fusion.ir.axis import Dim
@@ -17,11 +17,15 @@ STATEMENTS = {
 
 
 class Names:
-    """Allocates unique names that the program does not use otherwise."""
+    """Allocates unique names that the program does not use otherwise.
 
-    def __init__(self, graph: Graph) -> None:
+    `arrays` has other names for I1, I2, …; these are unique as well.
+    """
+
+    def __init__(self, graph: Graph, arrays: Mapping[str, str] | None = None) -> None:
         self.taken = {*keyword.kwlist, "forall", *STATEMENTS, *WORDS, *_mentioned(graph)}
         self.numbers = {letter: count(1) for letter in "tI"}
+        self.arrays = arrays or {}
         self.free = Numbers()
         self.bounds: dict[Dim, str] = {}
         self.variables: dict[Dim, list[str]] = {}
@@ -47,7 +51,7 @@ class Names:
         """The next of t1, t2, … or of I1, I2, …"""
         name = next(n for i in self.numbers[letter] if (n := f"{letter}{i}") not in self.taken)
         self.taken.add(name)
-        return name
+        return self.arrays.get(name, name)
 
     def bound(self, dim: Dim) -> str:
         """The name of the number of blocks of a dim: `K`, or `K2` for a second dim of the axis."""

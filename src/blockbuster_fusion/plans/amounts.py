@@ -13,10 +13,15 @@ def amount(count: int, unit: str = "B") -> str:
 
 def duration(seconds: float) -> str:
     """A time in a unit that leaves one to four digits."""
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if seconds * factor < 9999.5:
-            return f"{seconds * factor:.4g} {unit}"
-    return f"{seconds:.4g} s"
+    return durations(seconds)[0]
+
+
+def durations(first: float, *others: float) -> list[str]:
+    """Times in the unit of the first one, so that they can be compared."""
+    units = (("µs", 1e6), ("ms", 1e3), ("s", 1.0))
+    fitting = (x for x in units if first * x[1] < 9999.5)
+    unit, factor = next(fitting, units[-1])
+    return [f"{seconds * factor:.4g} {unit}" for seconds in (first, *others)]
 
 
 def timed(seconds: float, basis: str = "") -> str:

@@ -45,8 +45,9 @@ def proof(certificate: Certificate | None, chosen_by: str) -> str:
         return f"{UNPROVEN}: nothing is known of the least cost{caps}"
     above = 100 * (certificate.value / certificate.bound - 1)
     percent = f"{above:.0f} %" if above >= 10 else f"{above:.1f} %"
-    above_least = f"at most {percent} above the least cost"
-    return f"{UNPROVEN}: {above_least}, with the errors of predictions{caps}"
+    gap = duration(certificate.value - certificate.bound)
+    above_least = f"at most {percent}, {gap}, above the least cost"
+    return f"{UNPROVEN}: {above_least}, where predictions count times their errors{caps}"
 
 
 def shortened(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from blockbuster_fusion.plans.amounts import amount, counted, duration, timed
+from blockbuster_fusion.plans.amounts import amount, counted, duration, durations, timed
 from blockbuster_fusion.plans.words import Cells, aligned, shortened
 from blockbuster_fusion.report.report import Costly, Kept, Layers, Report, Row, Section, Totals
 
@@ -42,9 +42,11 @@ def totals(found: Totals) -> str:
     """Sums in words."""
     words = [f"{counted(found.steps, 'step')}, {counted(found.kernels, 'kernel')}"]
     bases = {"measured": found.measured, "predicted": found.predicted}
-    known = [f"{duration(spent)} {basis}" for basis, spent in bases.items() if spent]
+    spent = {basis: seconds for basis, seconds in bases.items() if seconds}
+    whole, *each = durations(found.seconds, *spent.values())
+    known = [f"{own} {basis}" for basis, own in zip(spent, each, strict=True)]
     if len(known) > 1:
-        words.append(f"{duration(found.seconds)} in all, {' and '.join(known)}")
+        words.append(f"{whole} in all, {' and '.join(known)}")
     elif known:
         words.append(f"{known[0]} in all")
     if found.untimed:

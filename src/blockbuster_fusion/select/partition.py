@@ -193,8 +193,8 @@ class Partitioner:
             parts = self.parts(found)
             unknown = [part for part in parts if self.key(*part) not in self.priced]
             if unknown and len(self.priced) >= self.most:
-                told = f"the search asked for the times of {self.caps.priced} candidates; "
-                self.reasons[told + "the others count with their least times"] = None
+                told = f"the search works out the times of {self.caps.priced} candidates at most"
+                self.reasons[told] = None
                 return
             self.ask(unknown)
             cost = self.sum(parts)

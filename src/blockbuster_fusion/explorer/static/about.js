@@ -20,23 +20,18 @@ const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code",
 // The step that a step prepares, as a link.
 function prepared(data, moment) {
   const next = moment.prepares && data.moments.find((each) => each.id === moment.prepares);
-  return next ? [html("a", { href: `#${next.id}` }, next.id.replace("-", " ")), ` (${titleOf(next)})`] : ["others"];
+  return next ? [stepTo(next.id), ` (${titleOf(next)})`] : ["others"];
 }
 
 // The operators of a program that may overflow as it is written, and the moments that make snapshots safe.
 function aboutSafety({ may, moments }) {
-  const links = moments.map(([id, text]) => html("li", {}, html("a", { href: `#${id}` }, text.replaceAll("`", ""))));
-  return [html("p", {}, ...coded(`${may ? `${may} ` : ""}Each snapshot is made safe after fusion:`)), html("ul", {}, ...links)];
-}
-
-// The snapshot with the least time at the sizes of the page, for each kind of times.
-function fastest(data) {
-  const names = [...new Set(data.snapshots.flatMap((each) => Object.keys(each.times)))];
-  return names.map((name) => {
-    const [first, ...others] = data.snapshots.filter((each) => each.times[name] !== undefined).sort((a, b) => a.times[name] - b.times[name]);
-    const rest = others.map((each) => `${each.name} ${time(each.times[name])}`).join(", ");
-    return `At the sizes shown, ${first.name} is fastest (${name}): ${time(first.times[name])}${rest ? `; ${rest}` : ""}.`;
-  }).join(" ");
+  const alike = new Map(); // what several snapshots get is told once
+  for (const [id, text] of moments) {
+    const [snapshot, effect] = text.replaceAll("`", "").split(/: (.*)/);
+    alike.set(effect, [...(alike.get(effect) || []), html("a", { href: `#${id}` }, snapshot)]);
+  }
+  const rows = [...alike].map(([effect, links]) => html("li", {}, `${effect}: `, ...links.flatMap((link, at) => (at ? [", ", link] : [link]))));
+  return [html("p", {}, ...coded(`${may ? `${may} ` : ""}Each snapshot is made safe after fusion:`)), html("ul", {}, ...rows)];
 }
 
 function aboutMoment(data, moment, previous, selectArray) {
@@ -45,15 +40,16 @@ function aboutMoment(data, moment, previous, selectArray) {
   const badge = snapshot ? html("span", { class: "badge" }, snapshot.name) : null;
   if (rule) {
     const index = moment.id.replace("step-", "");
-    const number = rule.number ? `rule ${rule.number}: ` : "";
+    const number = `${ruleName(rule.number)}: `;
     const dim = rule.dim ? ` along ${rule.dim}` : "";
     parts.push(html("h2", {}, `Step ${index}: ${number}${rule.name.replaceAll("_", " ")}${dim}`, badge));
     if (moment.together) parts.push(html("p", { class: "soft" }, `Steps ${moment.together[0]} to ${moment.together[1]} are shown together; this is the last of them.`));
     if (moment.said.length) parts.push(html("p", { class: "said" }, ...coded(moment.said.join(" "))));
-    if (rule.extends) parts.push(html("p", {}, "This is an extension (+): it may repeat work, so the program before it is kept as a snapshot, and the faster of the two can be used."));
+    if (rule.extends) parts.push(html("p", {}, "This is an extension: it may repeat work, so the program before it is kept as a snapshot, and the faster of the two can be used."));
     const changes = costChanges(previous, moment);
     parts.push(html("p", { class: "change" }, ...(changes.length ? [changes.join("; ")] : ["No cost changes yet: the step prepares ", ...prepared(data, moment), "."])));
     if (snapshot) parts.push(...aboutSnapshot(data, snapshot, selectArray));
+    if (moment.id === data.moments.filter((each) => each.group === "fusion").at(-1).id) parts.push(...aboutWhole(data), ...aboutChoice(data));
     parts.push(html("h3", {}, "The rule"));
     if (rule.words) parts.push(html("p", { class: "soft" }, rule.words));
     parts.push(html("div", { class: "pattern", title: "the rule's pattern" }, rule.pattern));
@@ -70,7 +66,8 @@ function aboutMoment(data, moment, previous, selectArray) {
     if (moment.note) parts.push(html("p", {}, moment.note));
     if (moment.safe) parts.push(...aboutSafety(moment.safe));
     if (moment.id === "step-0" && data.note) parts.push(html("p", {}, data.note));
-    if (moment.id === "step-0" && data.program) parts.push(html("div", { class: "pattern program" }, data.program));
+    if (moment.id === "step-0") parts.push(...aboutWhole(data), ...aboutChoice(data));
+    if (moment.id === "step-0" && data.program) parts.push(html("h3", {}, "The program as it was written"), html("div", { class: "pattern program" }, data.program));
   }
   if (moment.decisions && moment.decisions.length) {
     parts.push(html("h3", {}, "Decisions"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, ...coded(text)))));
@@ -85,14 +82,23 @@ function aboutMoment(data, moment, previous, selectArray) {
 
 function aboutSnapshot(data, snapshot, selectArray) {
   const targets = Object.entries(data.chosen).filter(([, number]) => number === snapshot.number).map(([name]) => name);
-  const parts = [html("h3", {}, `${snapshot.name[0].toUpperCase()}${snapshot.name.slice(1)}: what is left`), html("ul", {}, ...snapshot.said.map((text) => html("li", {}, text)))];
-  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")}. ${data.chosen_why} ${fastest(data)}`));
+  const parts = [...aboutSafe(data, snapshot), html("h3", {}, `${snapshot.name[0].toUpperCase()}${snapshot.name.slice(1)}: what is left`), html("ul", {}, ...snapshot.said.map((text) => html("li", {}, text)))];
+  if (targets.length) parts.push(html("p", {}, `It runs by default in ${targets.join(" and ")}. ${data.chosen_why[0]}`));
   if (snapshot.reasons.length) {
     const many = snapshot.reasons.length > 1;
     parts.push(html("h3", {}, `Left in global memory: ${snapshot.reasons.length} ${many ? "edges" : "edge"}, and why`));
     parts.push(...snapshot.reasons.map((reason) => aboutReason(reason, selectArray)));
   }
   return parts;
+}
+
+// The moments that make a snapshot safe against overflow, and its source: as links.
+function aboutSafe(data, snapshot) {
+  const own = data.moments.filter((each) => each.group === `snapshot-${snapshot.number}`);
+  const safe = own.filter((each) => each.stage === "safety").map((each) => [each, `Made safe: ${titleOf(each)}`]);
+  const source = own.filter((each) => each.language).map((each) => [each, `Source in ${each.language}`]);
+  const links = [...safe, ...source].map(([each, text]) => html("li", {}, html("a", { href: `#${each.id}` }, text)));
+  return links.length ? [html("h3", {}, "From here to its kernels"), html("ul", { class: "onward" }, ...links)] : [];
 }
 
 function aboutReason(reason, selectArray) {

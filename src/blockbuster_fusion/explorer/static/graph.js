@@ -2,7 +2,7 @@
 // Of a large graph only what is in the window is in the page, and it does not move.
 const LARGE = 800;
 const LETTERS = 34;
-const READABLE = .66, SMALLEST = .2; // scales
+const READABLE = .72; // a scale
 
 class GraphView {
   constructor(canvas, world, select) {
@@ -90,13 +90,13 @@ class GraphView {
 
   // ------------------------------------------------------------------ the window
 
-  // The whole graph where nothing is changed. What a step changed stays where it is, unless the
-  // reader could not see it there.
+  // As much of the graph as is readable, all of its width first. What a step changed stays where it
+  // is, unless the reader could not see all of it there, or its first cell if it is too large.
   show(before, frame, touched) {
     const { width, height } = this.canvas.getBoundingClientRect();
     if (!width || (this.free && before === frame)) return;
     const room = { width: width - 32, height: height - 20 }, [w, h] = frame.size;
-    const least = Math.min(touched.length ? READABLE : SMALLEST, room.width / w);
+    const least = Math.min(READABLE, room.width / w);
     const scale = this.free ? this.view.scale : Math.max(Math.min(room.width / w, room.height / h, 1.15), least);
     const old = before ? touched.map((key) => before.boxes.find((box) => box.key === key)).find(Boolean) : null;
     const now = old ? this.byKey.get(old.key).at : null;
@@ -104,13 +104,21 @@ class GraphView {
       if (now) this.view = { x: this.view.x + (old.at[0] - now[0]) * scale, y: this.view.y + (old.at[1] - now[1]) * scale, scale };
       return this.apply();
     }
-    const [, top, , tall] = touched.length ? this.byKey.get(touched[0]).at : [0, 0, 0, 0];
+    const [top, low] = this.span(touched, (height - 40) / scale);
     const kept = now && scale === this.view.scale ? this.view.y + (old.at[1] - now[1]) * scale : NaN;
-    const seen = top * scale + kept > 0 && (top + Math.min(tall, 60)) * scale + kept < height - 40; // false for NaN
-    const y = seen ? kept : height / 2 - (top + Math.min(tall, 300) / 2) * scale;
+    const seen = top * scale + kept > 0 && low * scale + kept < height - 20; // false for NaN
+    const y = seen ? kept : height / 2 - (top + low) / 2 * scale;
     const lowest = h * scale > room.height ? height - 12 - h * scale : Math.max(12, (height - h * scale) / 2);
     this.view = { x: (width - w * scale) / 2, y: Math.max(lowest, Math.min(12, y)), scale };
     this.apply();
+  }
+
+  // From where to where cells reach: all of them if that is no more than `most`, else the first one.
+  span(keys, most) {
+    if (!keys.length) return [0, 0];
+    const ends = keys.map((key) => this.byKey.get(key).at).map(([, top, , tall]) => [top, top + tall]);
+    const all = [Math.min(...ends.map(([top]) => top)), Math.max(...ends.map(([, low]) => low))];
+    return all[1] - all[0] <= most ? all : [ends[0][0], Math.min(ends[0][1], ends[0][0] + most)];
   }
 
   fit() {
@@ -153,6 +161,8 @@ class GraphView {
   apply() {
     const { x, y, scale } = this.view;
     this.world.style.transform = `translate(${x}px, ${y}px) scale(${scale})`;
+    const more = this.frame !== null && y + this.frame.size[1] * scale > this.canvas.clientHeight + 4;
+    this.canvas.parentElement.classList.toggle("below", more); // a shadow tells that there is more
     if (this.large && !this.waits) {
       this.waits = true;
       requestAnimationFrame(() => { this.waits = false; if (this.large) { this.fillWindow(); this.restyle(); } });

@@ -31,8 +31,8 @@ class ListingView {
   get isLong() { return this.lines.length > LONG; }
 
   // `lines` are pairs of a text and the key of a cell; names have a meaning from line `first` on.
-  draw(lines, makers, { made = [], gone = [], arrays = {}, first = 0 } = {}) {
-    Object.assign(this, { lines, makers, arrays, first, current: -1, made: new Set(made), gone: new Set(gone) });
+  draw(lines, makers, { made = [], gone = [], arrays = {}, first = 0, language = "" } = {}) {
+    Object.assign(this, { lines, makers, arrays, first, current: -1, made: new Set(made), gone: new Set(gone), comments: commentsOf(lines, language) });
     this.items = new Map();
     this.list.scrollTop = 0;
     this.fill();
@@ -69,13 +69,15 @@ class ListingView {
   item(at) {
     const said = this.made.has(at) ? "new" : this.gone.has(at) ? "gone" : null;
     const title = { new: "new line", gone: "line that is replaced" }[said];
-    return html("li", { class: said, title, "data-at": at, "data-line": at + 1 }, ...this.words(this.lines[at][0], at >= this.first));
+    return html("li", { class: said, title, "data-at": at, "data-line": at + 1 }, ...this.words(this.lines[at][0], at >= this.first, this.comments[at] || []));
   }
 
-  words(text, named) {
+  // The words of a line; in `comments`, pairs of places, words have no meaning.
+  words(text, named, comments) {
     const parts = [];
     let last = 0;
     for (const match of text.matchAll(/[A-Za-z_][A-Za-z0-9_]*/g)) {
+      if (comments.some(([from, to]) => match.index >= from && match.index < to)) continue;
       const word = match[0], name = word.replace(/_(ptr|stride_\w+)$/, ""); // Triton has these of an array
       const known = named && Object.hasOwn(this.makers, name);
       if (!known && !WORDS.has(word)) continue;
@@ -118,4 +120,29 @@ class ListingView {
     }
     for (const word of this.list.querySelectorAll("[data-name]")) word.classList.toggle("picked", names.has(word.getAttribute("data-name")));
   }
+}
+
+// The comments in each line of a source, as pairs of places.
+function commentsOf(lines, language) {
+  const marks = { C: /"(?:\\.|[^"\\])*"|\/\/.*|\/\*/g, Triton: /"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*/g }[language];
+  let open = false; // true inside /* … */
+  return marks === undefined ? [] : lines.map(([text]) => {
+    const found = [];
+    let at = 0;
+    while (at < text.length) {
+      if (!open) {
+        marks.lastIndex = at;
+        const match = marks.exec(text);
+        if (!match) break;
+        at = match.index + match[0].length;
+        if (match[0] === "/*") { open = true; at = match.index; } else if (!/^["']/.test(match[0])) found.push([match.index, at]);
+      } else {
+        const end = text.indexOf("*/", at), until = end < 0 ? text.length : end + 2;
+        found.push([at, until]);
+        open = end < 0;
+        at = until;
+      }
+    }
+    return found;
+  });
 }

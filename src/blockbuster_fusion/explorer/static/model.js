@@ -68,7 +68,7 @@ function renderTable() {
 
 function renderAbout() {
   const found = state.arrays ? [html("h2", {}, state.arrays.length > 1 ? "Stored arrays" : "A stored array"), ...state.arrays.map((array) => aboutArray(array, undefined, actions))]
-    : state.row !== null ? aboutRow(data, state.row, actions) : state.fold !== null ? aboutFold(data, folds[state.fold], actions) : aboutModel(data);
+    : state.row !== null ? aboutRow(data, state.row, actions) : state.fold !== null ? aboutFold(data, folds[state.fold], actions) : aboutModel(data, actions);
   byId("about").replaceChildren(...found);
   byId("about").scrollTop = 0;
 }
@@ -143,11 +143,11 @@ function openKernel(at, moment) {
   const row = data.rows[at];
   if (row.program === undefined) return;
   const [before, after] = JSON.parse(byId("frame").textContent);
-  const frame = html("iframe", { title: `Kernel ${row.name}`, name: moment, sandbox: "allow-scripts" });
+  const frame = html("iframe", { title: `Kernel ${titled(row)}`, name: moment, sandbox: "allow-scripts" });
   frame.addEventListener("load", () => frame.focus()); // so that its keys work
   frame.srcdoc = before + byId(`program-${row.program}`).textContent + after;
   byId("kernel-page").replaceChildren(frame);
-  byId("kernel-title").textContent = `${row.name}: ${row.by}`;
+  byId("kernel-title").textContent = `${titled(row)}: ${row.by}`;
   byId("kernel-moments").replaceChildren(...row.doors.map(([text, id]) => button(text, () => openKernel(at, id))));
   byId("kernel").hidden = false;
   state.kernel = { at, moment };

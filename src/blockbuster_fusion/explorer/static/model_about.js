@@ -15,10 +15,12 @@ function link(text, action) {
 function aboutRow(data, at, actions) {
   const row = data.rows[at], fold = actions.fold(at), count = row.steps.length;
   const where = fold.around ? "" : ` in ${fold.title}`;
-  const parts = [html("h2", {}, titled(row), html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length ? `: ${row.modules.join(", ")}` : ""}`)];
+  const parts = [html("h2", {}, titled(row), html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}${(row.modules || []).length > 1 ? `: ${row.modules.join(", ")}` : ""}`)];
   if (row.time) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
+    const alike = equalSteps(data, row, actions);
+    if (alike) parts.push(html("p", { class: "soft alike" }, alike));
     if (row.predicted) parts.push(html("p", { class: "soft" }, `${duration(row.predicted)} were predicted.`));
   } else parts.push(html("p", { class: "soft" }, "Its time is not known."));
   parts.push(html("p", {}, traffic(row)));
@@ -36,6 +38,15 @@ function aboutRow(data, at, actions) {
       row.config ? html("p", { class: "soft" }, `Configuration: ${row.config}`) : null));
   }
   return parts.filter(Boolean);
+}
+
+// The sum of a row and of its equals in other layers: the answers above have that sum.
+function equalSteps(data, row, actions) {
+  const own = data.rows.map((each, at) => [each, at]).filter(([each]) => each.digest === row.digest && each.section === row.section && each.seconds);
+  if (own.length < 2) return "";
+  const others = own.filter(([each]) => each !== row).map(([, at]) => actions.fold(at).title);
+  const sum = (of) => own.reduce((total, [each]) => total + (of(each) || 0), 0);
+  return `The same step runs in ${others.join(", ")}: ${sum((each) => each.steps.length)} × in all, ${duration(sum((each) => each.seconds))}, ${percent(sum((each) => each.share))} of the whole.`;
 }
 
 const moves = (each) => `Reads ${amount(each.bytes_read)}, writes ${amount(each.bytes_written)}${each.flops ? `, ${amount(each.flops, "flop")}` : ""}`;
@@ -65,28 +76,42 @@ function aboutRival(data, row) {
 }
 
 function aboutArrays(data, at, actions) {
-  const near = data.arrays.filter((array) => array.from === at || array.to === at);
-  if (!near.length) return section("Why it is not fused further", html("p", {}, "It reads inputs of the model alone, and no other step reads its results."));
-  const alike = new Map(); // the same from several layers is told once
-  for (const array of near) {
+  const near = arraysOf(data, at, actions);
+  if (!near.length) return section("Why it is not fused further", html("p", {}, ALONE));
+  return section("Why it is not fused further", isBounded(near) ? html("p", { class: "soft" }, data.bound) : null, ...near.map((several) => aboutArray(several[0], at, actions, several.length)));
+}
+
+const ALONE = "It reads inputs of the model alone, and no other step reads its results.";
+const isBounded = (near) => near.some(([array]) => array.fused !== null && array.basis === "at least");
+
+// The arrays that a row reads, then those that it stores; the same from several layers is one of them.
+function arraysOf(data, at, actions) {
+  const alike = new Map();
+  for (const array of data.arrays.filter(({ from, to }) => from === at || to === at)) {
     const key = JSON.stringify([array.from === at, actions.name(array.from === at ? array.to : array.from), array.bytes, array.reason]);
     alike.set(key, [...(alike.get(key) || []), array]);
   }
-  return section("Why it is not fused further", near.some((array) => array.fused !== null && array.basis === "at least") ? html("p", { class: "soft" }, data.bound) : null, ...[...alike.values()].map((several) => aboutArray(several[0], at, actions, several.length)));
+  return [...alike.values()].sort(([one], [two]) => (one.from === at) - (two.from === at));
 }
 
-function aboutArray(array, at, actions, several = 1) {
+// What a row does with an array, or what is stored by whom for whom.
+function arrayWords(array, at, actions) {
   const other = (row) => (row === null ? "" : link(actions.name(row), () => actions.chooseRow(row)));
   const what = amount(array.bytes), next = array.crosses ? " in the next layer" : "";
-  let words;
-  if (at === undefined) words = [`${what} that `, other(array.from), array.to === null ? " stores" : " stores for ", array.to === null ? "" : other(array.to), next];
-  else if (array.from === array.to && !array.crosses) words = [`stores ${what} between its own kernels`];
-  else if (array.from === at) words = array.to === null ? [`stores ${what}`] : [`stores ${what} for `, other(array.to), next];
-  else words = [`reads ${what} that `, other(array.from), " stores", array.crosses ? " in the layer before" : ""];
+  if (at === undefined) return [`${what} that `, other(array.from), array.to === null ? " stores" : " stores for ", array.to === null ? "" : other(array.to), next];
+  if (array.from === array.to && !array.crosses) return [`stores ${what} between its own kernels`];
+  if (array.from === at) return array.to === null ? [`stores ${what}`] : [`stores ${what} for `, other(array.to), next];
+  return [`reads ${what} that `, other(array.from), " stores", array.crosses ? " in the layer before" : ""];
+}
+
+const fusedTimes = (array) => (array.fused === null ? "" : `fused ${timed({ seconds: array.fused, basis: array.basis })}${array.now === null ? "" : `, now ${duration(array.now)}`}`);
+
+function aboutArray(array, at, actions, several = 1) {
+  const words = arrayWords(array, at, actions), times = fusedTimes(array);
   const layers = at === undefined || array.from === at ? array.made_in : array.read_in;
   if (several > 1) words.push(`, in ${several} places`);
   else if (layers) words.push(`, only in ${layers}`);
-  const costs = array.fused === null ? null : html("p", { class: "soft" }, `Fused ${timed({ seconds: array.fused, basis: array.basis })}${array.now === null ? "" : `, now ${duration(array.now)}`}`);
+  const costs = times ? html("p", { class: "soft" }, times[0].toUpperCase() + times.slice(1)) : null;
   return html("div", { class: `reason by-${array.decided}` }, html("p", { class: "what" }, ...words), html("p", {}, array.reason), costs);
 }
 
@@ -95,28 +120,40 @@ function aboutFold(data, fold, actions) {
   const parts = [html("h2", {}, fold.title), html("p", { class: "soft" }, fold.about || "")];
   parts.push(section("Its steps by time", html("ol", { class: "ranked" }, ...rows.map(([row, at]) => html("li", {}, link(titled(row), () => actions.chooseRow(at)),
     html("span", {}, row.time ? `${duration(row.time.seconds)} · ${percent(row.share)}` : ""), bar(row.share && fold.share ? row.share / fold.share : 0, row.kind))))));
+  parts.push(...aboutAttention(data, actions, (row) => row >= fold.first && row < fold.end));
   return parts;
 }
 
+// A sentence about each attention of some rows, equal ones once: who runs it, and what it stores.
+function aboutAttention(data, actions, within = () => true) {
+  const alike = new Map();
+  for (const { rows, text } of data.attention.filter((each) => within(each.rows[0]))) alike.set(text, [...(alike.get(text) || []), rows[0]]);
+  const titles = (rows) => [...new Set(rows.map((row) => actions.fold(row)).filter((fold) => !fold.around).map((fold) => fold.title))].join(", ");
+  const said = [...alike].map(([text, rows]) => html("p", {}, link(titles(rows) ? `Attention in ${titles(rows)}` : "Attention", () => actions.chooseRow(rows[0])), `: ${text}.`));
+  return said.length ? [section("Attention", ...said)] : [];
+}
+
 // What is to be said when nothing is selected: the whole model.
-function aboutModel(data) {
+function aboutModel(data, actions) {
   const parts = [html("h2", {}, data.title), ...data.summary.map((text) => html("p", {}, text)), ...data.breaks.map((text) => html("p", {}, `Graph break: ${text}`))];
   for (const each of data.sections) {
     const lines = [each.title ? each.totals : "", each.proof, each.captured, each.otherwise ? `otherwise: ${each.otherwise}` : ""].filter(Boolean);
     parts.push(section(each.title || "The choice of parts", ...lines.map((text) => html("p", {}, text))));
   }
-  return [...parts, ...data.notes.map((note) => html("details", {}, html("summary", {}, note.title), list(...note.lines)))];
+  return [...parts, ...aboutAttention(data, actions), ...data.notes.map((note) => html("details", {}, html("summary", {}, note.title), list(...note.lines)))];
 }
 
 const margin = (data) => (data.margin ? html("p", { class: "soft" }, data.margin) : null);
 
 function answer(data, found, actions) {
-  const where = found.layers ? ` (${found.layers})` : "";
-  const why = found.why.slice(0, 2), rest = found.why.length - why.length;
+  const where = found.layers ? ` in ${found.layers}` : "";
+  const all = arraysOf(data, found.row, actions), others = all.filter(([array]) => array.decided !== "result");
+  const near = others.length ? others : all, rest = near.length - 2;
+  const reason = ([array]) => html("li", {}, ...arrayWords(array, found.row, actions), `: ${[array.reason, fusedTimes(array)].filter(Boolean).join("; ")}`);
   return html("article", { class: `answer ${found.kind}` },
     html("h2", {}, found.kind === "kernels" ? "Which kernel costs most?" : "Which step costs most?"),
     html("p", {}, link(titled(data.rows[found.row]), () => actions.chooseRow(found.row)), `${where}, run by ${found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
     html("h2", {}, "Why is it not fused further?"),
-    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null),
-    found.bounded ? html("p", { class: "soft" }, data.bound) : null, found.kind === "library" ? margin(data) : null);
+    html("ul", {}, ...(near.length ? near.slice(0, 2).map(reason) : [html("li", {}, ALONE)]), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null),
+    isBounded(near) ? html("p", { class: "soft" }, data.bound) : null, found.kind === "library" ? margin(data) : null);
 }

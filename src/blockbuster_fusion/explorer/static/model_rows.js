@@ -94,9 +94,9 @@ const titled = (row) => ((row.modules || []).length === 1 ? `${row.name} (${row.
 function rowCells(row, { where = "" } = {}) {
   const times = row.steps.length > 1 ? ` × ${row.steps.length}` : "";
   const rival = row.rival ? `; ${row.rival.words}` : row.reason ? `; ${row.reason}` : "";
-  const modules = (row.modules || []).length ? `${row.modules.join(", ")}: ` : "";
+  const modules = (row.modules || []).length > 1 ? `${row.modules.join(", ")}: ` : "";
   return [
-    cell("name", html("b", {}, row.name), small(where ? `${where}; ` : "", modules, row.by, rival)),
+    cell("name", html("b", {}, titled(row)), small(where ? `${where}; ` : "", modules, row.by, rival)),
     cell("time", row.time ? `${duration(row.time.seconds)}${times}` : "–", small(row.time ? row.time.basis : "not known")),
     cell("share", percent(row.share), bar(row.share, row.kind)),
     moved(row.bytes_read, row.bytes_written),

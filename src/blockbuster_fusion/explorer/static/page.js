@@ -38,7 +38,7 @@ function render({ still = false } = {}) {
   }
   if (moment.text !== undefined) {
     const lines = moment.text.replace(/\n$/, "").split("\n").map((text) => [text, ""]);
-    listing.draw(lines, frame.makers, { arrays, first: moment.line || 0 });
+    listing.draw(lines, frame.makers, { arrays, first: moment.line || 0, language: moment.language });
     if (moment.line) byId("lines").scrollTop = moment.line * LINE;
     byId("code-title").textContent = moment.language ? `Source in ${moment.language}` : "Loop nest";
   } else {
@@ -81,7 +81,7 @@ function renderPlace(moment) {
   }
   byId("slider").value = String(state.at);
   byId("slider").setAttribute("aria-valuetext", titleOf(moment));
-  byId("where").textContent = `${state.at} / ${moments.length - 1}`;
+  byId("where").textContent = `${numberOf(moment)} / ${numberOf(moments[moments.length - 1])}`;
   byId("back").disabled = byId("first").disabled = state.at === 0;
   byId("next").disabled = byId("last").disabled = state.at === moments.length - 1;
 }
@@ -169,7 +169,7 @@ function openPanel(name) {
 
 // -------------------------------------------------------------------- the parts that stay
 
-const FUSION_HINT = "The outermost graph first, then those in loops. Where no rule is left, a snapshot is kept; then an extension (+) is tried.";
+const FUSION_HINT = "The outermost graph first, then those in loops. Where no rule is left, a snapshot is kept; then an extension is tried.";
 const KERNELS_HINT = "How it becomes kernels: made safe against overflow, then loop nests after each pass that changes them, then source.";
 
 function buildSteps() {
@@ -188,12 +188,25 @@ function buildSteps() {
   }
 }
 
+// The number of a moment in the list and beside the slider: steps of fusion first, then the others.
+function numberOf(moment) {
+  const step = (each) => Number(each.id.replace("step-", ""));
+  return moment.group === "fusion" ? step(moment) : step(fusion[fusion.length - 1]) + 1 + moments.indexOf(moment) - fusion.length;
+}
+
+function ruleWords({ number, extends: extension, dim }) {
+  const name = extension ? `${number ? `rule ${number}, ` : ""}extension` : ruleName(number);
+  return `${name}${dim ? ` · ${dim}` : ""}`;
+}
+
 function stepLink(moment) {
-  const index = moment.group === "fusion" ? moment.id.replace("step-", "") : "";
-  const rule = moment.rule ? `${moment.rule.number ? `rule ${moment.rule.number}` : "extended"}${moment.rule.dim ? ` · ${moment.rule.dim}` : ""}` : "";
   const badge = moment.snapshot ? html("span", { class: "badge" }, `snapshot ${moment.snapshot}`) : null;
-  return html("a", { href: `#${moment.id}`, class: moment.rule && moment.rule.extends ? "extends" : null },
-    html("i", {}, index), html("span", {}, titleOf(moment)), html("small", {}, rule, badge));
+  const [removes, adds] = [moment.removes || [], moment.adds || []].map((names) => names.join(", "));
+  const mark = removes && adds ? `${removes} → ${adds}` : removes ? `− ${removes}` : adds ? `+ ${adds}` : "";
+  const said = [removes ? `${removes} not stored any more` : "", adds ? `${adds} stored` : ""].filter(Boolean).join("; ");
+  return html("a", { href: `#${moment.id}`, class: removes && !adds ? "key-step" : null },
+    html("i", {}, numberOf(moment)), html("span", {}, titleOf(moment)),
+    html("small", {}, moment.rule ? ruleWords(moment.rule) : "", mark ? html("b", { class: "removed", title: said }, mark) : null, badge));
 }
 
 function buildTexts() {
@@ -203,9 +216,10 @@ function buildTexts() {
   byId("note").textContent = data.note || "";
   byId("note").hidden = !data.note;
   byId("order").textContent = `The page has ${moments.length - 1} moments after the unfused program. ${steps} are steps of fusion; the other ${moments.length - fusion.length} show how each snapshot becomes kernels: it is made safe against overflow, becomes loop nests, and then source in C and Triton.`;
-  byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, ${data.blocks}`;
-  const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
-  byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}. ${data.chosen_why} ${fastest(data)}` : "";
+  const further = fusion.filter((moment) => moment.rule && !moment.rule.number).length;
+  const rules = further ? `, ${fusion.length - 1 - further} of them by the paper's rules` : " by the paper's rules";
+  byId("subtitle").textContent = `${steps} fusion steps${rules}; figures for ${sizes}, ${data.blocks}`;
+  byId("chosen").replaceChildren(...[defaultWords(data), fastestWords(data)].filter(Boolean).map((text) => html("span", {}, text)));
   byId("rows").append(...snapshotRows(data.snapshots));
   byId("slider").max = String(moments.length - 1);
 }

@@ -63,7 +63,7 @@ class PlotView {
 // The same figures as a table.
 function snapshotRows(snapshots) {
   const machines = [...new Set(snapshots.flatMap((each) => Object.keys(each.times)))];
-  const head = ["", ...COSTS.map((each) => each.title), ...machines.map((name) => `Time, ${name.split(",")[0]}`)];
+  const head = ["", "edges", "traffic", "operations", "local", ...machines.map((name) => `time, ${name.split(",")[0]}`)];
   const row = (each) => html("tr", {}, html("th", { scope: "row" }, html("a", { href: `#${each.moment}` }, each.name)),
     ...COSTS.map(({ name, text }) => html("td", {}, text(each.cost[name]))),
     ...machines.map((name) => html("td", {}, each.times[name] === undefined ? "–" : time(each.times[name]))));

@@ -9,10 +9,12 @@ from torch.fx import Node
 from blockbuster_fusion.compiler import Request, capability_of, choose
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.plans.amounts import duration
 from blockbuster_fusion.plans.plan import Decision, RunnerUp, Step, StoredArray, rounded
 from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.plans.within import guarded, stored_within
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.partition import Certificate
 from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.planned.steps import PlannedGraph
 from blockbuster_fusion.torch.rivals.estimate import Estimate
@@ -115,7 +117,9 @@ class _Reasons:
         if known is not None:
             both = RunnerUp("kernels", (), rounded(known.seconds), known.basis, "", _sum(steps))
             return _stored(array, size, *steps, "cost", slower(known.basis, BOTH), both)
-        return _stored(array, size, *steps, "cost", self.untried(bound), bound)
+        return _stored(
+            array, size, *steps, "cost", untried(bound, self.planned.graph.certificate), bound
+        )
 
     def kernels(self, nodes: Sequence[Node]) -> Estimate | None:
         """The time of kernels for some operators, if the selection has asked for it."""
@@ -123,15 +127,6 @@ class _Reasons:
             return self.planned.graph.tried(sorted(nodes))
         except BlockbusterError:  # no program expresses them
             return None
-
-    def untried(self, bound: RunnerUp) -> str:
-        """The reason why the selection has not asked for kernels for some operators."""
-        certificate = self.planned.graph.certificate
-        if bound.seconds and bound.instead and bound.seconds.total() >= bound.instead.total():
-            return LEAST
-        if certificate is not None and certificate.caps:
-            return f"{UNTRIED}: {', '.join(certificate.caps)}"
-        return UNTRIED if certificate is None else NEEDLESS
 
     def tried(self, names: set[str]) -> RunnerUp | None:
         """The kernels for some operators that were weighed and have lost, if there are any."""
@@ -147,6 +142,22 @@ class _Reasons:
         """The least time that a kernel for some nodes could take."""
         machine = self.planned.machine
         return None if machine is None else least(self.free, nodes, machine, self.planned.length)[1]
+
+
+def untried(bound: RunnerUp, certificate: Certificate | None) -> str:
+    """The reason why the selection has not asked for kernels for some operators.
+
+    `bound` has the least time of these, and that of what runs the operators now.
+    """
+    saved = None
+    if bound.seconds and bound.instead:
+        saved = bound.instead.total() - bound.seconds.total()
+    if saved is not None and saved <= 0:
+        return LEAST
+    if certificate is not None and certificate.caps:
+        most = "" if saved is None else f"; fusing might save up to {duration(saved)}"
+        return f"{UNTRIED}: {', '.join(certificate.caps)}{most}"
+    return UNTRIED if certificate is None else NEEDLESS
 
 
 def _middle(steps: Sequence[Step]) -> Step | None:
