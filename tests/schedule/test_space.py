@@ -194,11 +194,31 @@ def test_a_sum_over_everything_is_split() -> None:
 
 def test_launches_depend_on_the_target() -> None:
     for machine, expected in (
-        (H200, {"warps", "stages", "group"}),
+        (H200, {"warps", "stages"}),
         (FOUR_CORES, {"threads", "chunk", "past"}),
     ):
         space = space_of(lambda X: o.softmax(X), "M N", machine=machine, M=1024, N=8)
         assert {name for launch in space.launches for name in launch} == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "specs", "are_tried"),
+    [
+        (lambda X: X * 2.0, ("M N",), False),
+        (lambda X, R: X * R, ("M N", "N"), False),
+        (lambda X: X.T * 2.0, ("M N",), True),
+        (lambda X, Y: X @ Y.T, ("M N", "K N"), True),
+    ],
+    ids=["pointwise", "with a row", "transposed", "product"],
+)
+def test_groups_are_tried_where_programs_share_blocks(
+    function: Any, specs: tuple[str, ...], are_tried: bool
+) -> None:
+    """A pointwise program would divide by the length of a group before it loads anything."""
+    lengths = {"M": 1024, "N": 1000, "K": 1024}
+    sizes = {axis: n for axis, n in lengths.items() if any(axis in spec for spec in specs)}
+    space = space_of(function, *specs, machine=H200, **sizes)
+    assert ("group" in {name for launch in space.launches for name in launch}) is are_tried
 
 
 def space_of(function: Any, *specs: str, machine: Machine = FOUR_CORES, **sizes: int) -> Space:

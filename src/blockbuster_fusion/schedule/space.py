@@ -17,6 +17,7 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
+from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import (
     Contract,
@@ -342,7 +343,9 @@ class Space:
         """The options of launches that may be chosen: one of them changed at a time."""
         made: list[dict[str, Any]] = []
         if self.machine.target == "cuda":
-            made += [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
+            grouped = any(LaunchOrder(kernel).is_grouped for kernel in self.nest.kernels)
+            tried = {name: LAUNCHES[name] for name in LAUNCHES if grouped or name != "group"}
+            made += [{name: number} for name, numbers in tried.items() for number in numbers]
             processors = self.machine.processors
             turns = (None, processors, 2 * processors) if self.multiplied else ()
             return [*made, *({"programs": number} for number in turns)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from blockbuster_fusion.nest.analysis.launch_order import goes_straight
 from blockbuster_fusion.nest.analysis.longest_last import longest_last
 from blockbuster_fusion.nest.nest import Index, Kernel, Space
 from blockbuster_fusion.printers.triton.variables import Variables
@@ -18,12 +19,13 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
     """The lines that compute the indices of the grid from `pid`, the number of a program.
 
     The two fastest indices go in groups: GROUP blocks of the one for each block of the other. So
-    programs that run together share what they read.
+    programs that run together share what they read. Pointwise programs share nothing, and spend no
+    time on groups.
     """
     rows = longest_last(kernel)
     if rows is not None:
         return _longest_first(kernel, rows, variables)
-    if len(kernel.grid) < 2:
+    if len(kernel.grid) < 2 or goes_straight(kernel):
         return _places(kernel.grid, "pid", variables)
     slow, fast = kernel.grid[-2:]
     lines = _grouped(kernel, variables)
