@@ -62,6 +62,8 @@ class Schedule:
     mirrored: bool = False
     """True to compute blocks that read an array and its transpose right after each other, on a GPU
     (nest/passes/mirror_grid.py)."""
+    paired: bool = False
+    """True to compute both of them in one program, if the grid is mirrored."""
     described: bool = False
     """True to load operands of products by tensor descriptors, on a GPU that has them
     (nest/passes/describe_operands.py)."""
@@ -238,7 +240,7 @@ def optional_passes(
         return order_grid(nest, schedule.order) if schedule.order else nest
 
     def mirror(kernel: Kernel) -> Kernel:
-        return mirror_grid(kernel) if schedule.mirrored else kernel
+        return mirror_grid(kernel, paired=schedule.paired) if schedule.mirrored else kernel
 
     def describe(kernel: Kernel) -> Kernel:
         return describe_operands(kernel) if schedule.described else kernel
