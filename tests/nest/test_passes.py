@@ -489,6 +489,9 @@ CASES = {
     "mirror_grid": ("mirror_grid", SQUARE, Schedule(mirrored=True)),
     "mirror_grid, in pairs": ("mirror_grid", SQUARE, Schedule(mirrored=True, paired=True)),
     "mirror_grid, not asked for": ("mirror_grid", SQUARE, None),
+    "load_ahead": ("load_ahead", REDUCTIONS, Schedule(ahead=True)),
+    "load_ahead, not asked for": ("load_ahead", REDUCTIONS, None),
+    "load_ahead, a product": ("load_ahead", LONG_SUM, Schedule(ahead=True)),
     "cascade_sums": ("cascade_sums", LONG_SUM, None),
 }
 

@@ -334,7 +334,8 @@ class Kernel:
 
     With `programs`, at most so many run the body for all places of the grid, in turns, on a GPU.
     There, the last two loops of a mirrored grid go by diagonals, and a program of a paired one runs
-    the body for the block at (i, j) and then for that at (j, i) (passes/mirror_grid.py); a
+    the body for the block at (i, j) and then for that at (j, i) (passes/mirror_grid.py). One that
+    loads ahead does so in loops that fold or store each block, too (passes/load_ahead.py); a
     described kernel loads operands by tensor descriptors (passes/describe_operands.py).
     """
 
@@ -344,6 +345,7 @@ class Kernel:
     programs: int = 0
     is_mirrored: bool = False
     is_paired: bool = False
+    loads_ahead: bool = False
     is_described: bool = False
 
     @property
