@@ -53,6 +53,13 @@ POINTS: dict[str, list[Point]] = {
         *grid("M.0", (4096,), (4, 8, 16)),
         *grid("M.0", (512,), (2,)),
     ],
+    # A launch that is over in 2.8 µs: programs, and elements of a thread.
+    "long chain 256x1024": [
+        *grid("M.0", (128,), (1, 2)),
+        *grid("M.0", (256,), (1, 2)),
+        *grid("M.0", (512,), (1, 2, 4)),
+        *grid("M.0", (1024,), (4, 8)),
+    ],
     # Loads ahead while threads meet; registers for all 1024 programs at a time.
     "cross entropy 1024x128256": [
         *(({}, {"ahead": True, "stages": stages}) for stages in (2, 3, 4)),
