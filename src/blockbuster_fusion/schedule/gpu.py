@@ -121,8 +121,8 @@ COMMON = 0.3
 CACHED = 0.6
 """The share of the second cache that what one round reads again may fill."""
 VECTOR, POINTWISE, MEMORY = 0.6, 0.9, 0.97
-"""The shares of the rates that are reached: of vectors where threads meet, where each has elements
-of its own, and of the main memory."""
+"""The shares of the rates that are reached: of vectors in most kernels, in pointwise ones that run
+long enough, as their arrays are in main memory; and of that memory."""
 OVERLAP = {False: 0.95, True: 0.98}
 """The share of the shorter time of moving and computing that is hidden, without and with dots."""
 
@@ -206,7 +206,9 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     at_a_time = min(here.programs, max(1.0, programs / machine.processors))
     enough = KEPT_BUSY_BY_PRODUCTS if work.accumulated else KEPT_BUSY
     busy = processors * min(1.0, at_a_time * here.warps / enough)
-    reached = VECTOR if work.folding or work.multiplying or work.products else POINTWISE
+    meets = work.folding or work.multiplying or work.products
+    is_long = machine.memory_for(work.arrays) is machine.main
+    reached = POINTWISE if is_long and not meets else VECTOR
     computing = work.operations / (machine.rate("float32", processors=1) / 2 * reached * busy)
     has_turns = bool(schedule.programs and work.products)
     is_described = loads_by_descriptors(work, machine, schedule)
