@@ -48,7 +48,7 @@ from blockbuster_fusion.torch.rivals.timing import launcher
 from blockbuster_fusion.torch.rivals.tuning import Exactness, Subject, neighbours, subject_of
 from helpers.offline import captured, offline
 
-SLOW = 4.0
+SLOW = 2.0
 """The factor beyond which a predicted time is not worth a measurement."""
 COMPILING = 0.55
 """The share of the time in which configurations are compiled."""
