@@ -1,11 +1,11 @@
 """Other configurations of generated GPU kernels that are short of their goals, measured.
 
-    python benchmarks/gpu_alternatives.py [--cases softmax] [--seconds 90] [--most 20]
+    python benchmarks/gpu_alternatives.py [--cases softmax] [--seconds 110] [--most 20]
     python benchmarks/gpu_alternatives.py --save benchmarks/results/gpu_alternatives_h200.json
     python benchmarks/gpu_alternatives.py --predict             # predictions alone, without a GPU
 
-Cases are those of benchmarks/gpu_limits.py with one kernel program each. Measured are the choices
-of the least predicted times, the neighbours of the first, and some with whole rows in one block.
+Cases are those of benchmarks/gpu_limits.py with one kernel program each. Measured are the chosen
+configuration, the points of benchmarks/gpu_points.py, and then others of the search.
 Each result is first compared with float64. Configurations run in turns, in CUDA graphs, on inputs
 that rotate: none is in the L2 cache. A line has the measured and the predicted microseconds, and
 the share of the memory's limit. Each case is compiled in a process of its own; one measures at a
@@ -20,7 +20,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import date
@@ -35,6 +35,7 @@ os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned once does
 import torch
 from gpu_cases import CASES, GpuCase
 from gpu_limits import BANDWIDTH, MOST_SETS, ROTATED
+from gpu_points import POINTS, UNITS
 
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import choose, executable_of
@@ -47,38 +48,8 @@ from blockbuster_fusion.torch.rivals.timing import launcher
 from blockbuster_fusion.torch.rivals.tuning import Exactness, Subject, neighbours, subject_of
 from helpers.offline import captured, offline
 
-SHORT = (
-    "log softmax 512x32000",
-    "cumsum of columns 8192x4096",
-    "sum with a transpose 4096x4096",
-    "sum with a transpose 8192x8192",
-    "long chain 8192x4096",
-    "cross entropy 1024x128256",
-    "sum of rows 200x100000",
-    "sum of all 16000000",
-    "softmax 200000x100",
-)
-"""The cases that are short of their goals, or nearly so."""
-WHOLE = {"log softmax 512x32000": ("M",)}
-"""Axes of cases that may have one block, though it is long."""
-FEW = 1
-"""The choices that are taken of those with such blocks."""
-TILES: dict[str, list[dict[str, int]]] = {
-    "log softmax 512x32000": [{"M.0": 16384, "M.1": 16384}, {"M.0": 8192, "M.1": 16384}],
-    "cumsum of columns 8192x4096": [{"M.0": 64}, {"B.0": 64, "M.0": 64}, {"B.0": 32}],
-    "sum with a transpose 4096x4096": [{"B.0": 128, "M.0": 128}, {"B.0": 32, "M.0": 32}],
-    "sum with a transpose 8192x8192": [{"B.0": 128, "M.0": 128}, {"B.0": 32, "M.0": 32}],
-    "long chain 8192x4096": [{"M.0": 512}, {"B.0": 1, "M.0": 4096}],
-    "cross entropy 1024x128256": [{"M.0": 8192}, {"M.0": 16384}],
-    "sum of rows 200x100000": [{"M.0": 8192}, {"B.0": 2, "M.0": 2048}],
-    "sum of all 16000000": [{"B.0": 8192}, {"B.0": 16384}],
-    "softmax 200000x100": [{"B.0": 4}, {"B.0": 64}],
-}
-"""Tiles that are worth a look, also beyond the space that is searched."""
-SLOW = 4.0
+SLOW = 2.0
 """The factor beyond which a predicted time is not worth a measurement."""
-WARPS = (4, 8, 16, 32)
-"""The warps that are tried with whole rows in a block."""
 COMPILING = 0.55
 """The share of the time in which configurations are compiled."""
 
@@ -102,20 +73,20 @@ class Alternatives:
         return [*made[:-1], made[-1].long()] if self.case.classes else made
 
     def choices(self, subject: Subject, most: int) -> list[tuple[Choice, float]]:
-        """At most so many choices, each with its predicted seconds; the usual one first."""
+        """At most so many choices, each with its predicted seconds; the usual one first.
+
+        After it come the points of the case, others of the search, and neighbours of the first.
+        """
         first, name = subject.choices[0], self.case.name
-        found = [*subject.choices[:-1]]
-        if name in WHOLE:
+        found = [first, *(point(first, *given) for given in POINTS[name])]
+        if name in UNITS:
             request = self.parts.request(self.parts.program(self.nodes), "cuda")
-            whole = choose(replace(request, unit=WHOLE[name]))
-            for choice in Improver(whole, self.machine).best(subject.sizes)[:FEW]:
-                schedules = [replace(choice.schedule, warps=number) for number in WARPS]
-                found += [replace(choice, schedule=schedule) for schedule in schedules]
-        dims = {dim.label: dim for dim in first.scheduled()[1]}
-        for given in TILES.get(name, []):
-            tiles = {dims[label]: tile for label, tile in given.items() if label in dims}
-            found.append(replace(first, tiles={**first.tiles, **tiles}))
-        found += neighbours(first, subject)
+            other = choose(replace(request, unit=UNITS[name]))
+            best, *more = Improver(other, self.machine).best(subject.sizes)
+            ahead = replace(best, schedule=replace(best.schedule, ahead=True))
+            near = [*neighbours(ahead, subject)]
+            found += [best, ahead, *more[:2], *(x for x in near if x.schedule.ahead)]
+        found += [*subject.choices[1:-1], *neighbours(first, subject)]
         made: dict[str, tuple[Choice, float]] = {}
         usual = self.seconds(first, subject)
         for choice in found:
@@ -136,7 +107,7 @@ class Alternatives:
 
         subject, place = subject_of(self.parts, self.nodes, self.machine), torch.device("cuda")
         count = min(MOST_SETS, max(2, math.ceil(ROTATED / self.case.bytes)))
-        sets = [subject.inputs, *([x.clone() for x in subject.inputs] for _ in range(count - 1))]
+        sets = [subject.inputs, *(copied(subject.inputs) for _ in range(count - 1))]
         exactness = Exactness(subject)
         rows: dict[str, dict[str, Any]] = {}
         calls = {}
@@ -160,6 +131,20 @@ class Alternatives:
                 for name, spent in interleaved(right, milliseconds=1.0).items():
                     rows[name]["measured"] = spent
         yield from rows.values()
+
+
+def copied(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of arrays; one that is read twice is copied once."""
+    made = {id(x): x.clone() for x in inputs}
+    return [made[id(x)] for x in inputs]
+
+
+def point(choice: Choice, tiles: Mapping[str, int], options: Mapping[str, Any]) -> Choice:
+    """A choice with other tiles and options; labels that it does not have are left out."""
+    made = replace(choice, schedule=replace(choice.schedule, **options))
+    dims = {dim.label: dim for dim in choice.scheduled()[1]}
+    changed = {dims[label]: tile for label, tile in tiles.items() if label in dims}
+    return replace(made, tiles={**made.tiles, **changed})
 
 
 _READY: Any = None
@@ -208,20 +193,30 @@ def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {row['config']}{note}"
 
 
+def save(file: Path | None, machine: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes the rows into a file, if there is one; the first of each case is what was chosen."""
+    if file is not None:
+        content = {"date": str(date.today()), "machine": machine, "rows": rows}
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="+", metavar="WORD", default=[""])
-    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--seconds", type=float, default=110.0)
     parser.add_argument("--most", type=int, default=20, help="configurations of a case")
     parser.add_argument("--predict", action="store_true", help="measure nothing")
     parser.add_argument("--save", type=Path, metavar="FILE")
     options = parser.parse_args()
-    names = [name for name in SHORT if any(word in name for word in options.cases)]
+    names = [name for name in POINTS if any(word in name for word in options.cases)]
     end = time.time() + options.seconds
     kept: list[dict[str, Any]] = []
     if options.predict:
         for name in names:
-            print("\n".join(told(predicted(name, options.most))), flush=True)
+            kept += predicted(name, options.most)
+            own = [row for row in kept if row["case"] == name]
+            print("\n".join(told(own)), flush=True)
+        save(options.save, "predicted", kept)
         return
     context = multiprocessing.get_context("spawn")
     work = partial(found, most=options.most, end=end, seconds=options.seconds)
@@ -235,10 +230,7 @@ def main() -> None:
                 kept += rows
             except Exception as error:  # the other cases are still of use
                 print(f"{name}: FAILED, {type(error).__name__}: {str(error)[:300]}", flush=True)
-    if options.save:
-        gpu = torch.cuda.get_device_name()
-        content = {"date": str(date.today()), "machine": gpu, "rows": kept}
-        options.save.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    save(options.save, torch.cuda.get_device_name(), kept)
 
 
 if __name__ == "__main__":

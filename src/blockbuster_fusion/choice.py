@@ -13,6 +13,7 @@ from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
+from blockbuster_fusion.nest.passes.select_once import select_once
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
 from blockbuster_fusion.nest.passes.sink import sink
 from blockbuster_fusion.nest.passes.sum_in_products import sum_in_products
@@ -122,6 +123,7 @@ ON_A_GPU = (
     each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide."),
     each_kernel(sink, "Computes behind loops with products what is needed after them alone."),
     each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),
+    each_kernel(select_once, "Selects factors of rows rather than their products."),
 )
 """Passes of kernels for a GPU: masks take as long as exponentials, and loops wait for memory."""
 

@@ -33,14 +33,11 @@ from blockbuster_fusion.runtime.executable import Executable, Runner
 from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import NARROW, Storage, stored_as
-from blockbuster_fusion.schedule.defaults import (
-    by_estimate,
-    default_tiles,
-    model_for,
-)
+from blockbuster_fusion.schedule.defaults import by_estimate, default_tiles
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.snapshots import Snapshot, chosen_snapshots
 from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.target_model import model_for
 
 T = TypeVar("T")
 

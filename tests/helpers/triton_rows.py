@@ -1,5 +1,6 @@
 """Rows, columns and sums on a GPU: printed kernels with the configurations that are chosen."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,12 +21,18 @@ from helpers.effort import FULL
 H200 = next(machine for machine in known().values() if machine.name == "NVIDIA H200")
 o = bb.ops
 
+DIVISION = re.compile(r"\b(div|rem)\.[su]32\b")
+"""A division of whole numbers, unless the divisor is constant."""
+
 Function = Callable[..., object]
 SPLIT = Schedule(split={"M": 3})
 
 
 def plus_transposed(X: Any, Y: Any) -> object:
     return {"O": X + Y.T}
+
+
+PAIRS = (plus_transposed, ("M N", "N M"))
 
 
 def _shifted(X: Any, A: Any, B: Any) -> dict[str, Any]:
@@ -46,6 +53,12 @@ ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     ),
     "rms norm": (lambda X, G: {"O": o.rmsnorm(X) * G}, ("M N", "N"), {"M": 9, "N": 1024}),
     "gelu": (lambda X: {"O": o.gelu(X)}, ("M N",), {"M": 33, "N": 100}),
+    "batched gate": (
+        lambda X, Y, G: {"O": o.silu(X) * Y + G},
+        ("B M N", "B M N", "N"),
+        {"B": 3, "M": 17, "N": 700},
+    ),
+    "transposed": (lambda X: {"O": X.T * 2.0}, ("M N",), {"M": 667, "N": 130}),
     "sum of rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 33, "N": 100}),
     "sum of long rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 1, "N": 17_000}),
     "sum of columns": (lambda X: {"O": o.sum(X, axis=0)}, ("M N",), {"M": 3001, "N": 20}),
@@ -97,6 +110,10 @@ FORCED: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule]] = 
         {"M": 130, "N": 333},
         Schedule(mirrored=True),
     ),
+    "in pairs, odd": (*PAIRS, {"M": 300, "N": 300}, Schedule(mirrored=True, paired=True)),
+    "in pairs, even": (*PAIRS, {"M": 333, "N": 333}, Schedule(mirrored=True, paired=True)),
+    "one pair": (*PAIRS, {"M": 50, "N": 50}, Schedule(mirrored=True, paired=True)),
+    "in pairs, not square": (*PAIRS, {"M": 130, "N": 333}, Schedule(mirrored=True, paired=True)),
     "split softmax": (
         lambda X: {"O": o.softmax(X)},
         ("M N",),
@@ -176,7 +193,10 @@ def row_errors() -> Iterator[dict[str, object]]:
 def row_resources(
     rows: Rows = ROWS | LARGE, scheduled: Forced = FORCED
 ) -> Iterator[dict[str, object]]:
-    """The resources of each kernel in bfloat16, and whether loads are wide and run ahead."""
+    """The resources of each kernel in bfloat16, and whether loads are wide and run ahead.
+
+    A program `divides` if it finds its blocks with a division by a number that is not constant.
+    """
     from blockbuster_fusion.printers.triton.kernel import print_triton
     from blockbuster_fusion.runtime.triton.resources import compile_for
 
@@ -190,4 +210,5 @@ def row_resources(
             "spilled": sum(one.stack for one in made.values()),
             "wide": any("ld.global.v4.b32" in one.assembly for one in made.values()),
             "ahead": any("cp.async" in one.assembly for one in made.values()),
+            "divides": any(DIVISION.search(one.assembly) for one in made.values()),
         }

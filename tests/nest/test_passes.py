@@ -17,6 +17,7 @@ from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
+from blockbuster_fusion.nest.passes.select_once import select_once
 from blockbuster_fusion.nest.passes.sink import sink
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
@@ -487,7 +488,11 @@ CASES = {
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),
     "mirror_grid": ("mirror_grid", SQUARE, Schedule(mirrored=True)),
+    "mirror_grid, in pairs": ("mirror_grid", SQUARE, Schedule(mirrored=True, paired=True)),
     "mirror_grid, not asked for": ("mirror_grid", SQUARE, None),
+    "load_ahead": ("load_ahead", REDUCTIONS, Schedule(ahead=True)),
+    "load_ahead, not asked for": ("load_ahead", REDUCTIONS, None),
+    "load_ahead, a product": ("load_ahead", LONG_SUM, Schedule(ahead=True)),
     "cascade_sums": ("cascade_sums", LONG_SUM, None),
 }
 
@@ -694,6 +699,43 @@ def test_unroll_short_loops(golden: Callable[[str], None]) -> None:
     golden(changes(nest, replace(nest, steps=(unroll_short_loops(kernel),))))
 
 
+SELECTED = """
+z = Tile([M0[m], D_all[0]], float32)
+Nest("f", [Kernel("f", [m], [
+    Load(r, O[M0[m]]),
+    Load(q, Q[M0[m], D_all[0]]),
+    Compute(a, exp(x0), [r]),
+    Compute(z, EXPRESSION, [a, r, q]),
+    Store(H[M0[m], D_all[0]], z),
+])], [O, Q], [View(H, [M, D])])
+"""
+"""The first two operands have a number for each row, and the last one for each element."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("x0 * where(x1 == 3.0, nan, x2)", "where(x1 == 3.0, nan, x0) * x2"),
+        ("where(x1 == 3.0, nan, x2) * x0 + 1.0", "where(x1 == 3.0, nan, x0) * x2 + 1.0"),
+        ("x0 * where(x1 == 3.0, 2.0, x2)", None),
+        ("x0 * where(x2 == 3.0, nan, x2) + x1", None),
+        ("x2 * where(x1 == 3.0, nan, x0)", None),
+        ("x0 + where(x1 == 3.0, nan, x2)", None),
+    ],
+    ids=["a row", "the other side", "a number", "an element's test", "an element", "a sum"],
+)
+def test_select_once(before: str, after: str | None) -> None:
+    """A factor of the row is selected instead of its product with each element."""
+    given, expected = (
+        nest_from_text(HEAD + SELECTED.replace("EXPRESSION", text)).kernels[0]
+        for text in (before, after or before)
+    )
+    made = select_once(given)
+    assert [getattr(s, "expr", None) for s in made.statements] == [
+        getattr(s, "expr", None) for s in expected.statements
+    ]
+
+
 def test_long_loops_are_not_unrolled() -> None:
     """A loop of many blocks, of blocks with several elements, or with a product."""
     for body in (COMBINED.replace("Axis(4)", "Axis(17)"), LOAD_IN_A_LOOP, LONG_SUM):
@@ -801,7 +843,9 @@ def test_mirror_grid(
 ) -> None:
     """A square grid whose programs read blocks at (i, j) and at (j, i)."""
     request = Request(bb.trace(function, *specs), target="cuda", sizes=sizes, capability=90)
-    for schedule in (Schedule(), Schedule(mirrored=True)):
+    for schedule in (Schedule(), Schedule(mirrored=True), Schedule(mirrored=True, paired=True)):
         nest, _ = replace(choose(request)[0], schedule=schedule).scheduled()
         expected = is_mirrored and schedule.mirrored
         assert [kernel.is_mirrored for kernel in nest.kernels] == [expected]
+        are_pairs = expected and schedule.paired and "B" not in sizes
+        assert [kernel.is_paired for kernel in nest.kernels] == [are_pairs]

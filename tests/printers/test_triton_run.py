@@ -191,6 +191,9 @@ def test_rows_are_loaded_once_in_wide_words() -> None:
     ahead = {name for name, row in rows.items() if row["ahead"] and name in LARGE}
     sums = {"sums of many columns", "sums of long columns", "large sum"}
     assert ahead == sums | {"logarithms of sums"}  # which take maxima first
+    pointwise = ("gelu", "large gelu", "batched gate")
+    assert not [name for name in pointwise if rows[name]["divides"]], rows
+    assert rows["transposed"]["divides"], rows  # its groups of programs share rows and columns
 
 
 def test_scans_are_as_exact_as_float32() -> None:

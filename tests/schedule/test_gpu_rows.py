@@ -19,6 +19,15 @@ def logarithms(X: Any) -> Any:
     return X - o.log(o.sum(o.exp(X), -1, keepdims=True))
 
 
+def chain(X: Any, Y: Any) -> Any:
+    z = X
+    for number in range(6):
+        z = z * Y + X
+        z = o.where(z > number, z * 0.5, z - 0.25)
+        z = o.minimum(o.maximum(z, -4.0), 4.0)
+    return z
+
+
 MEASURED: list[tuple[str, Callable[..., Any], tuple[str, ...], tuple[int, int], float]] = [
     ("layer norm", lambda X, G, H: o.layernorm(X, G, H), ("M N", "N", "N"), (8192, 4096), 35.3),
     ("layer norm", lambda X, G, H: o.layernorm(X, G, H), ("M N", "N", "N"), (16384, 8192), 140.9),
@@ -30,6 +39,7 @@ MEASURED: list[tuple[str, Callable[..., Any], tuple[str, ...], tuple[int, int], 
     ("log softmax", logarithms, ("M N",), (8192, 8192), 66.1),
     ("row sums", lambda X: o.sum(X, -1), ("M N",), (16384, 8192), 59.4),
     ("negation", lambda X: -X, ("M N",), (16384, 8192), 132.3),
+    ("long chain", chain, ("M N", "M N"), (8192, 4096), 59.1),
 ]
 """Programs with the axes of their arrays, their sizes, and measured microseconds: arrays of main
 memory, by benchmarks/gpu_limits.py."""

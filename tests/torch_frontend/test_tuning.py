@@ -11,12 +11,14 @@ import torch
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BadConfig, WrongKind
+from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.runtime import tuning_database
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch import tuned
+from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.rivals import choose as choose_rivals
 from blockbuster_fusion.torch.rivals import library, tuning, weighing
 from blockbuster_fusion.torch.rivals.estimate import Estimate
@@ -24,8 +26,10 @@ from blockbuster_fusion.torch.rivals.timing import Timing
 from blockbuster_fusion.torch.tune import subject_of
 from helpers.compilations import forget_parts
 from helpers.machines import FOUR_CORES
+from helpers.offline import captured, offline
 
 OPTIONS = {"library": "auto"}
+H200 = known()["h200"]
 
 
 @pytest.fixture
@@ -246,6 +250,28 @@ def test_each_configuration_is_measured_with_its_own_threads(
     assert "const int64_t chunk = 1;" in "".join(source for _, source in measured)
     configs = [record.config for record in kept.all(subject.key)]
     assert {config.get("threads") for config in configs} == {None, 1}
+
+
+@pytest.mark.parametrize(
+    ("function", "arrays"),
+    [
+        (lambda x: x + x.t(), 1),
+        (lambda x: x[:20] + x[20:], 2),
+        (lambda x: x * x.sum(-1, keepdim=True), 1),
+    ],
+    ids=["transposed", "halves", "once"],
+)
+def test_an_array_that_is_read_twice_is_one_when_it_is_measured(function: Any, arrays: int) -> None:
+    """Kernels that read a block and its transpose soon after each other were measured on two."""
+    (graph,) = captured(function, torch.randn(40, 40))
+    options = Options(target="cuda", library="never")
+    with offline(H200):
+        chooser = graph.chooser(options, H200)
+        chooser.choose_kernels()
+        (nodes,) = chooser.parts.taken
+        subject = tuning.subject_of(chooser.parts, nodes, H200)
+    assert len({x.data_ptr() for x in subject.inputs}) == arrays
+    assert all(x.count_nonzero() for x in subject.inputs)
 
 
 def test_a_model_is_tuned(kept: TuningDatabase) -> None:

@@ -8,11 +8,9 @@ Tuning does better, and starts from these defaults.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from blockbuster_fusion.cost.meter import meter
-from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.graph import Graph
@@ -29,9 +27,10 @@ from blockbuster_fusion.ir.ops import (
     Take,
     Value,
 )
-from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.nest.analysis.few_rows import FEW
 from blockbuster_fusion.nest.nest import Nest, written
+from blockbuster_fusion.schedule.held_rows import may_be_held
+from blockbuster_fusion.schedule.target_model import TargetModel, model_for
 
 ASSUMED = 512
 """The length that is assumed of an axis of unknown length."""
@@ -48,51 +47,6 @@ WORTH_IT = 1.02
 """The factor by which a snapshot by other rules must be faster to be chosen."""
 
 
-@dataclass(frozen=True, slots=True)
-class TargetModel:
-    """The properties of a target that the choice depends on."""
-
-    tile: int
-    """The initial tile of every axis."""
-    rows: int
-    """The initial tile of the rows of outputs, each block of which reads the inputs again."""
-    smallest: int
-    """The smallest tile; narrower blocks waste vector registers or tensor cores."""
-    short: int
-    """The longest axis that may have one block."""
-    row: int
-    """The longest row of an input that may have one block, so that it is read once."""
-    stream: int
-    """The same in a program without products, which reads rows where they lie."""
-    local: int
-    """Bytes of local memory."""
-    flops: float
-    """Operations per second."""
-    bandwidth: float
-    """Bytes per second from the cache that holds blocks which are read repeatedly."""
-
-    def seconds(self, flops: float, moved: float) -> float:
-        """The estimated time for some number of operations and of bytes moved."""
-        return flops / self.flops + moved / self.bandwidth
-
-
-TARGET_MODELS = {
-    # One core: 8-wide fused multiply-adds at 3 GHz; its L2 cache and a share of the L3; the rate
-    # at which that gives blocks back.
-    "cpu": TargetModel(128, 256, 16, 256, 2048, 16384, 4 << 20, 1e11, 2e10),
-    # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
-    "cuda": TargetModel(64, 64, 16, 128, 128, 16384, 200 * 1024, 6e14, 1e13),
-    "interpret": TargetModel(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 2048, 4 << 20, 1e11, 2e10),
-}
-
-
-def model_for(target: str) -> TargetModel:
-    """The model of a target, or BadTarget."""
-    if target not in TARGET_MODELS:
-        raise BadTarget(name=target, problem=f"unknown; known are {', '.join(TARGET_MODELS)}")
-    return TARGET_MODELS[target]
-
-
 def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     """The axes that may have one block: short axes of known length, except rows of an output.
 
@@ -100,7 +54,8 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     that are scanned, or that an input or a lookup has beside these rows, may be longer, the more so
     if rows are few. In a program without products they may be longer too, unless they come before
     the rows: such blocks are turned, or reduced row upon row. On a GPU they may be longer only if
-    they are reduced or scanned. There blocks have lengths that are powers of two: beside products,
+    they are reduced or scanned, and still longer if a program can hold rows that it would read
+    twice. There blocks have lengths that are powers of two: beside products,
     an axis of another length is cut. So are columns of products that no other product reads, as
     the width of heads: fewer rows than a GPU has processors need many blocks of columns.
     """
@@ -118,12 +73,17 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
         longest = model.stream
         beside &= _reduced_in_blocks(graph) if target == "cuda" else beside
         beside -= {a for axes in read for at, a in enumerate(axes) if rows & {*axes[at + 1 :]}}
+
+    def limit(axis: Axis) -> int:
+        is_held = not multiplies and may_be_held(axis, graph)
+        return (model.held if is_held else longest) if axis in beside else model.short
+
     found = {
         dim.axis
         for dim in graph.dims
         if dim.packed
         and not dim.is_free
-        and _is_short(dim.axis, longest if dim.axis in beside else model.short)
+        and _is_short(dim.axis, limit(dim.axis))
         and not (target == "cuda" and multiplies and _is_padded(dim.axis, model.smallest))
     }
     if target == "cuda" and multiplies and not _has_chain(graph):
@@ -356,7 +316,9 @@ def _peak(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> i
 
 def fits(graph: Graph, target: str) -> bool:
     """True if a program stays within local memory with its default tiles."""
-    is_small = peak_local(graph, default_tiles(graph, target)) <= model_for(target).local
+    model = model_for(target)
+    room = model.local if _multiplies(graph) else model.registers
+    is_small = peak_local(graph, default_tiles(graph, target)) <= room
     return is_small or has_few_rows(graph, target)
 
 

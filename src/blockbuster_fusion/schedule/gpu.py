@@ -120,8 +120,9 @@ COMMON = 0.3
 """The share of the first cache that what all programs read may fill."""
 CACHED = 0.6
 """The share of the second cache that what one round reads again may fill."""
-VECTOR, MEMORY = 0.6, 0.97
-"""The shares of the rates that are reached."""
+VECTOR, POINTWISE, MEMORY = 0.6, 0.9, 0.97
+"""The shares of the rates that are reached: of vectors in most kernels, in pointwise ones that run
+long enough, as their arrays are in main memory; and of that memory."""
 OVERLAP = {False: 0.95, True: 0.98}
 """The share of the shorter time of moving and computing that is hidden, without and with dots."""
 
@@ -205,7 +206,10 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     at_a_time = min(here.programs, max(1.0, programs / machine.processors))
     enough = KEPT_BUSY_BY_PRODUCTS if work.accumulated else KEPT_BUSY
     busy = processors * min(1.0, at_a_time * here.warps / enough)
-    computing = work.operations / (machine.rate("float32", processors=1) / 2 * VECTOR * busy)
+    meets = work.folding or work.multiplying or work.products
+    is_long = machine.memory_for(work.arrays) is machine.main
+    reached = POINTWISE if is_long and not meets else VECTOR
+    computing = work.operations / (machine.rate("float32", processors=1) / 2 * reached * busy)
     has_turns = bool(schedule.programs and work.products)
     is_described = loads_by_descriptors(work, machine, schedule)
     is_counted = has_turns and work.accumulated and not is_described

@@ -20,12 +20,17 @@ def example_inputs(
 ) -> list[torch.Tensor]:
     """Arrays of zeros for the inputs of a part; places of rows are distinct.
 
-    `nodes` are those of the graph by name.
+    `nodes` are those of the graph by name. What a part reads in two ways, as an array and its
+    transpose, is one array if both have the same shape.
     """
-    given = [
-        _zeros(layout, nodes.get(layout.source), STORED[part.storage[layout.name]], device, length)
-        for layout in part.expressed.inputs
-    ]
+    known: dict[tuple[object, ...], torch.Tensor] = {}
+    given: list[torch.Tensor] = []
+    for layout in part.expressed.inputs:
+        node, dtype = nodes.get(layout.source), STORED[part.storage[layout.name]]
+        key = (layout.source, dtype, tuple(atoms(layout, length)))
+        if key not in known:
+            known[key] = _zeros(layout, node, dtype, device, length)
+        given.append(known[key])
     for number in part.expressed.program.places:
         given[number] = counted_like(given[number])
     return given

@@ -2,7 +2,8 @@
 
 The two fastest loops of a grid go in groups: some blocks of the one for each block of the other.
 Where the last rows take longest, those of a group of heads start first (longest_last.py). Programs
-that run at a time are neighbours in this order, so they share what they read.
+that run at a time are neighbours in this order, so they share what they read. Pointwise programs
+share nothing: they go through arrays as these lie in memory.
 """
 
 import math
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.longest_last import longest_last
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
-from blockbuster_fusion.nest.nest import Contract, Index, Kernel
+from blockbuster_fusion.nest.nest import Compute, Contract, Index, Kernel, Load, Store, accesses
 
 USUAL_GROUP = 8
 AT_A_TIME = 132
@@ -32,6 +33,7 @@ class LaunchOrder:
         self.longest = longest_last(kernel)
         products = (s for s in kernel.statements if isinstance(s, Contract))
         self.multiplies = any(map(is_dot, products))
+        self.is_grouped = len(kernel.grid) > 1 and not goes_straight(kernel)
 
     def group(self, length: Callable[[Dim], int]) -> int:
         """The blocks of rows whose programs run together: so many that they share most columns.
@@ -52,12 +54,24 @@ class LaunchOrder:
             others = [index for index in self.grid if index is not self.longest]
             outer, inner = _divided(others, count, group)
             return [*outer, (self.longest, count(self.longest.dim)), *inner]
-        if len(self.grid) < 2 or self.is_mirrored:
+        if not self.is_grouped or self.is_mirrored:
             return [(index, count(index.dim)) for index in self.grid]
         *others, slow, fast = self.grid
         outer, inner = _divided([slow], count, group)
         own = [(index, float(count(index.dim))) for index in others]
         return [*own, *outer, (fast, count(fast.dim)), *inner]
+
+
+def goes_straight(kernel: Kernel) -> bool:
+    """True if a kernel is pointwise, and no array has its blocks in another order than the grid.
+
+    Numbers of a row or a column that several programs read are few, and stay in a cache.
+    """
+    if not all(isinstance(s, Load | Compute | Store) for s in kernel.body):
+        return False
+    found = [access.spans for s in kernel.body for access in accesses(s)]
+    orders = [[kernel.grid.index(x.at) for x in spans if x.at in kernel.grid] for spans in found]
+    return all(order == sorted(order) for order in orders)
 
 
 def _divided(

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+from blockbuster_fusion.nest.analysis.launch_order import goes_straight
 from blockbuster_fusion.nest.analysis.longest_last import longest_last
 from blockbuster_fusion.nest.nest import Index, Kernel, Space
 from blockbuster_fusion.printers.triton.variables import Variables
 
 PROGRAM = "pid = tl.program_id(0)"
+ALTERNATING = "diagonal = tl.where(diagonal % 2 == 1, diagonal + 1, -diagonal) // 2"
+"""The diagonals on both sides of the middle in turns."""
 
 
 def has_number(kernel: Kernel) -> bool:
@@ -18,24 +21,42 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
     """The lines that compute the indices of the grid from `pid`, the number of a program.
 
     The two fastest indices go in groups: GROUP blocks of the one for each block of the other. So
-    programs that run together share what they read.
+    programs that run together share what they read. Pointwise programs share nothing, and spend no
+    time on groups.
     """
     rows = longest_last(kernel)
     if rows is not None:
         return _longest_first(kernel, rows, variables)
-    if len(kernel.grid) < 2:
+    if len(kernel.grid) < 2 or goes_straight(kernel):
         return _places(kernel.grid, "pid", variables)
     slow, fast = kernel.grid[-2:]
     lines = _grouped(kernel, variables)
     if kernel.is_mirrored:
-        lines = _mirrored(slow, fast, lines, variables)
+        lines = _mirrored(kernel, lines, variables)
     inner = f"({variables.count(slow.dim)} * {variables.count(fast.dim)})"
     return [*lines, *_places(kernel.grid[:-2], f"(pid // {inner})", variables)]
 
 
 def grid_length(kernel: Kernel, variables: Variables) -> str:
-    """The number of blocks of the grid."""
-    return " * ".join(variables.count(index.dim) for index in kernel.grid) or "1"
+    """The number of programs, if each computes one block or one pair of blocks."""
+    made = " * ".join(variables.count(index.dim) for index in kernel.grid) or "1"
+    if kernel.is_paired:
+        count = variables.count(kernel.grid[0].dim)
+        return f"({count} * ({count} + 1) // 2 if {_is_square(kernel, variables)} else {made})"
+    return made
+
+
+def pair_lines(kernel: Kernel, variables: Variables, lines: list[str]) -> list[str]:
+    """The lines of a program, run for the block at (i, j) and for that at (j, i)."""
+    row, column = (variables.names.indices[index] for index in kernel.grid)
+    head = f"for turn in tl.static_range(2 if {_is_square(kernel, variables)} else 1):"
+    return [head, *("    " * bool(x) + x for x in [*lines, f"{row}, {column} = {column}, {row}"])]
+
+
+def _is_square(kernel: Kernel, variables: Variables) -> str:
+    """The test that blocks of a mirrored grid are square."""
+    slow, fast = (variables.block(index.dim) for index in kernel.grid[-2:])
+    return f"{slow} == {fast}"
 
 
 def turn_lines(kernel: Kernel, variables: Variables, lines: list[str]) -> list[str]:
@@ -104,21 +125,22 @@ def _grouped(kernel: Kernel, variables: Variables) -> list[str]:
     ]
 
 
-def _mirrored(slow: Index, fast: Index, grouped: list[str], variables: Variables) -> list[str]:
-    """The same by diagonals, each right before its mirror, if blocks are square."""
+def _mirrored(kernel: Kernel, grouped: list[str], variables: Variables) -> list[str]:
+    """The same by diagonals, each right before its mirror or with it, if blocks are square."""
+    slow, fast = kernel.grid[-2:]
     place = [line for line in grouped if line.startswith("place = ")]
     at = "place" if place else "pid"
     row, column = (variables.names.indices[index] for index in (slow, fast))
     count = variables.count(slow.dim)
     by_diagonals = [
         f"diagonal = {at} // {count}",
-        "diagonal = tl.where(diagonal % 2 == 1, diagonal + 1, -diagonal) // 2",
+        *([] if kernel.is_paired else [ALTERNATING]),
         f"{row} = {at} % {count}",
         f"{column} = ({row} + diagonal + {count}) % {count}",
     ]
     return [
         *place,
-        f"if {variables.block(slow.dim)} == {variables.block(fast.dim)}:",
+        f"if {_is_square(kernel, variables)}:",
         *(f"    {line}" for line in by_diagonals),
         "else:",
         *(f"    {line}" for line in grouped if line not in place),

@@ -13,6 +13,7 @@ from blockbuster_fusion.printers.triton.grid import (
     grid_length,
     grid_lines,
     has_number,
+    pair_lines,
     turn_lines,
 )
 from blockbuster_fusion.printers.triton.helpers import HELPERS
@@ -135,7 +136,8 @@ def _program(kernel: Kernel, printer: BodyPrinter) -> list[str]:
     """The lines of one program, which has the number `pid`."""
     body = printer.lines()
     grid = grid_lines(kernel, printer.variables)
-    return [*grid, *printer.variables.preamble(), *body]
+    lines = [*printer.variables.preamble(), *body]
+    return [*grid, *(pair_lines(kernel, printer.variables, lines) if kernel.is_paired else lines)]
 
 
 def _function(

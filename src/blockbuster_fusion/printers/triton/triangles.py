@@ -23,7 +23,8 @@ def by_triangles(
 ) -> list[str]:
     """The lines of a loop that scans by products, and those of the usual loop where that fails.
 
-    `loop` is its variable and its bounds, `declared` the lines that its steps begin with.
+    `loop` is its variable and its bounds, `declared` the lines that its steps begin with. Tensor
+    cores sum all rows of a block while its running sums are stored.
     """
     name, bounds = loop
     stages = f"{values.variables.use('STAGES')} + {FURTHER}"
@@ -38,8 +39,8 @@ def by_triangles(
         *declared,
         *load(values, scan.load),
         f"{made} = tl.dot({lower}, {block}, {sums})",
-        *store(values, scan.store),
         f"{sums} = tl.dot({every}, {block}, {sums})",
+        *store(values, scan.store),
     ]
     at = f"tl.arange(0, {rows})"
     first = aligned(values.value(carry), carry.spans, made.spans)

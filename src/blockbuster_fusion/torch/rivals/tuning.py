@@ -86,7 +86,9 @@ def subject_of(parts: PartCompiler, nodes: Sequence[Node], machine: Machine) -> 
     part, target = parts.program(nodes), parts.options.target_of(nodes)
     with _disable_current_modes(), torch.no_grad():
         zeros, sizes = parts.examples(part, device_of(nodes))
-        inputs = [torch.randn_like(x) if x.is_floating_point() else x for x in zeros]
+        distinct = {id(x): x for x in zeros}  # an array may be read twice
+        random = {n: torch.randn_like(x) for n, x in distinct.items() if x.is_floating_point()}
+        inputs = [random.get(id(x), x) for x in zeros]
     threads = parts.threads if target == "cpu" else None
     choices = parts.choices(part, target)
     program, storage = part.expressed.program, part.storage
