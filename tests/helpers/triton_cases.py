@@ -612,6 +612,13 @@ def plain_errors() -> Iterator[dict[str, object]]:
         yield from errors(name, schedule)
 
 
+def folds_of_the_interpreter() -> Iterator[dict[str, object]]:
+    """True for each fold that is quick and equals that of Triton's own."""
+    from helpers.quick_interpreter import fold_results
+
+    yield from fold_results()
+
+
 COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run": plain_errors,
     "run_masks": masked_errors,
@@ -636,6 +643,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_scans": scan_errors,
     "run_triangles": triangle_errors,
     "run_functions": error_functions,
+    "run_folds": folds_of_the_interpreter,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
     "compile_divided": divided_resources,
