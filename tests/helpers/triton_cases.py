@@ -43,7 +43,7 @@ from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers.attention_forms import FORMS, inputs_of
 from helpers.described_products import described_errors, described_resources
-from helpers.effort import crossed
+from helpers.effort import FULL, crossed
 from helpers.joined_rows import joined_errors, joined_resources
 from helpers.longest_first import longest_errors, longest_resources
 from helpers.lookup_programs import FORMS as LOOKUPS
@@ -312,8 +312,9 @@ def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
     for name, unit in UNITS.items():
         found = list(nests(name, dtype))
         for number, nest in enumerate(found):
-            if capability != 90 and number < len(found) - 1:
-                continue  # the other machines see the last snapshot
+            is_last = number == len(found) - 1
+            if not is_last and (capability != 90 or (dtype is DType.float32 and not FULL)):
+                continue  # the other machines, and float32 in a part, see the last snapshot
             sizes = {s: 64 if s in ("DD", "LL") and unit else 1024 for s in symbols(nest)}
             tiles = tiles_of(nest, 32) if dtype is DType.float32 else None
             source = print_triton(nest)
