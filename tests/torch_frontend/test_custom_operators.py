@@ -15,6 +15,7 @@ from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals import library
 from blockbuster_fusion.torch.rivals.custom import CustomOperator
 from blockbuster_fusion.torch.rivals.whole_model import Untimed, written_inputs
+from helpers.effort import crossed
 
 EPS = 1e-6
 FAST, USUAL, SLOW = 1e-12, 1e-3, 1.0
@@ -232,9 +233,7 @@ def longer(x: Tensor) -> Tensor:
     return torch.randn(shape).to(x.dtype)
 
 
-@pytest.mark.sweep(2)
-@pytest.mark.parametrize("is_longer", [False, True])
-@pytest.mark.parametrize("name", [*DEFINITIONS, *BFLOAT])
+@pytest.mark.parametrize(("name", "is_longer"), crossed([*DEFINITIONS, *BFLOAT], [False, True]))
 def test_definitions_are_matched(
     name: str, is_longer: bool, ops: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
