@@ -20,6 +20,8 @@ settings.register_profile("full", deadline=None)  # no test is timed: machines a
 settings.register_profile("part", deadline=None, derandomize=True)  # the same examples each time
 settings.load_profile("full" if FULL else "part")
 
+# Tests run beside one another. A thread that waits in a loop takes a core from another test.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("BLOCKBUSTER_LIBRARY", "never")  # tests of kernels need them to be run
 os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned here once does not count
 

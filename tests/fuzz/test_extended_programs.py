@@ -85,6 +85,7 @@ def test_every_step_keeps_the_meaning(first: int) -> None:
         fuse_and_check(seed)
 
 
+@pytest.mark.sweep(2, reason="other examples by the same passes")
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
 def test_every_example_ends(name: str) -> None:
     graph = bb.lower(bb.examples.find(name))

@@ -33,6 +33,7 @@ from blockbuster_fusion.torch.plan import (
     tape,
     tape_text,
 )
+from helpers.quick_interpreter import quicken
 
 LIBRARY = """\
 #include <stddef.h>
@@ -146,6 +147,7 @@ class StandIn:
 @contextmanager
 def installed() -> Iterator[StandIn]:
     """Plans on CPU tensors run as on a GPU."""
+    quicken()
     gpu = StandIn()
     before: Callable[..., None] = launch.BoundLaunch.__call__
     meet, found = gpu_tape.GpuTape.meet, driver.Launches

@@ -43,7 +43,7 @@ from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers.attention_forms import FORMS, inputs_of
 from helpers.described_products import described_errors, described_resources
-from helpers.effort import crossed
+from helpers.effort import FULL, crossed
 from helpers.joined_rows import joined_errors, joined_resources
 from helpers.longest_first import longest_errors, longest_resources
 from helpers.lookup_programs import FORMS as LOOKUPS
@@ -312,8 +312,9 @@ def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
     for name, unit in UNITS.items():
         found = list(nests(name, dtype))
         for number, nest in enumerate(found):
-            if capability != 90 and number < len(found) - 1:
-                continue  # the other machines see the last snapshot
+            is_last = number == len(found) - 1
+            if not is_last and (capability != 90 or (dtype is DType.float32 and not FULL)):
+                continue  # the other machines, and float32 in a part, see the last snapshot
             sizes = {s: 64 if s in ("DD", "LL") and unit else 1024 for s in symbols(nest)}
             tiles = tiles_of(nest, 32) if dtype is DType.float32 else None
             source = print_triton(nest)
@@ -612,6 +613,13 @@ def plain_errors() -> Iterator[dict[str, object]]:
         yield from errors(name, schedule)
 
 
+def folds_of_the_interpreter() -> Iterator[dict[str, object]]:
+    """True for each fold that is quick and equals that of Triton's own."""
+    from helpers.quick_interpreter import fold_results
+
+    yield from fold_results()
+
+
 COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run": plain_errors,
     "run_masks": masked_errors,
@@ -636,6 +644,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_scans": scan_errors,
     "run_triangles": triangle_errors,
     "run_functions": error_functions,
+    "run_folds": folds_of_the_interpreter,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
     "compile_divided": divided_resources,

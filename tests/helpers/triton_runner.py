@@ -10,6 +10,9 @@ from blockbuster_fusion.nest.nest import Buffer, Clear, Launchable, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import axis_length
 from blockbuster_fusion.runtime.triton.launch import TORCH, TritonKernels
+from helpers.quick_interpreter import quicken
+
+quicken()
 
 
 def sizes_of(nest: Nest, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:

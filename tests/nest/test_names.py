@@ -16,6 +16,7 @@ LOADS = re.compile(r"(\w+)(?:\([\w,]*\):\w+)? = load\((\w+)")
 STORES = re.compile(r"store\((\w+), ?(\w+)")
 
 
+@pytest.mark.sweep(5, reason="other examples by the same passes")
 @pytest.mark.parametrize("grid", ["all", "outer", "one"])
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_a_name_of_the_listing_holds_the_same_block(name: str, grid: str) -> None:
@@ -38,6 +39,7 @@ def test_names_of_passes_are_beyond_the_listing_s() -> None:
     assert min(int(name[1:]) for name in made) > largest
 
 
+@pytest.mark.sweep(3, reason="other examples by the same passes")
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_tiles_have_names_of_their_own(name: str) -> None:
     for target in ("cpu", "cuda"):

@@ -67,6 +67,7 @@ def test_listing_of_sixteen_bits(golden):
     golden(show_nest(read_back(nest)))
 
 
+@pytest.mark.sweep(2, reason="other examples by the same passes")
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
 def test_every_snapshot_is_lowered_and_keeps_the_rules(name):
     for graph in bb.fuse(bb.lower(bb.examples.find(name))).snapshots:

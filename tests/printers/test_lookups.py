@@ -21,6 +21,7 @@ from blockbuster_fusion.printers.triton.kernel import kernels_in_triton, print_t
 from blockbuster_fusion.schedule.defaults import unit_axes
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
+from helpers.effort import crossed
 from helpers.lookup_programs import FORMS, inputs_of, traced
 
 RAGGED = ({"S": 45, "V": 37, "D": 21, "E": 19, "L": 2, "R": 6}, {"S": 1, "V": 70, "D": 3, "L": 5})
@@ -56,9 +57,7 @@ def test_what_is_known_of_the_width_is_read_once() -> None:
     assert unit_axes(bb.lower(traced("embedding", D=768)), "cpu") == ("D",)
 
 
-@pytest.mark.sweep(3)
-@pytest.mark.parametrize("dtype", EXACT)
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(("name", "dtype"), crossed([*FORMS], [*EXACT]))
 def test_as_exact_as_the_dtype(name: str, dtype: str) -> None:
     """In blocks of 8, whose last ones are shorter, and as compiled by default."""
     for batched in (False, True) if "P" in FORMS[name].__annotations__ else (False,):

@@ -54,6 +54,7 @@ def _along(program: ArrayProgram) -> int:
     return program.inputs[into.base].type.axes.index(into.axis)
 
 
+@pytest.mark.sweep(2, reason="programs and dtypes in turn")
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("name", PLACED)
 def test_written_in_place(name: str, dtype: str) -> None:

@@ -274,7 +274,7 @@ EMPTY = [
 ]
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2, reason="each function, on one of the targets in turn")
 @pytest.mark.parametrize(("function", "empty", "specs"), EMPTY)
 @pytest.mark.parametrize("target", ["cpu", "interpret"])
 def test_axes_without_elements(function, empty: str, specs: dict[str, str], target: str) -> None:

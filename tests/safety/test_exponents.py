@@ -413,6 +413,7 @@ def check(graph: bb.Graph, inputs: dict, expected: dict) -> None:
     assert_computes(made, inputs, expected, ragged_tiles(made))
 
 
+@pytest.mark.sweep(3, reason="other examples by the same passes")
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
 def test_examples_compute_the_same(name: str) -> None:
     program = bb.examples.find(name)

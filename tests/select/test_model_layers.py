@@ -63,6 +63,7 @@ def problem(graph: Captured, target: str, machine: Machine) -> Problem:
     return Problem(units, windows(units), kernels.floors)
 
 
+@pytest.mark.sweep(3, reason="other models in one solver")
 @pytest.mark.parametrize("target", MACHINES)
 @pytest.mark.parametrize("name", MODELS)
 def test_equal_to_an_integer_program(name: str, target: str) -> None:

@@ -15,6 +15,7 @@ from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals import library
 from blockbuster_fusion.torch.rivals.custom import CustomOperator
 from blockbuster_fusion.torch.rivals.whole_model import Untimed, written_inputs
+from helpers.effort import crossed
 
 EPS = 1e-6
 FAST, USUAL, SLOW = 1e-12, 1e-3, 1.0
@@ -25,12 +26,24 @@ def norm_linear(x: Tensor, scale: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.linear(normal * scale, weight)
 
 
-@pytest.fixture
-def ops() -> Iterator["Operators"]:
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def ops() -> Iterator["Operators"]:
     made = Operators()
     yield made
+    made.library._destroy()
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[CustomOperator]:
+    """The declared product of a norm, which many tests read: it takes a second to declare."""
+    made = Operators()
+    yield made.norm_linear("norm_linear", norm_linear)
     made.library._destroy()
 
 
@@ -54,13 +67,11 @@ class Operators:
             torch.library.register_fake(f"mine::{name}", fake, lib=self.library)
         return getattr(torch.ops.mine, name)
 
-    def norm_linear(self, rank: int = 3, definition: Any = norm_linear) -> CustomOperator:
-        """The declared product of a norm, with an example of a rank."""
-        name = "norm_linear"
+    def norm_linear(self, name: str, definition: Callable[..., Tensor]) -> CustomOperator:
+        """The product of a norm as an operator that has a definition, and is declared as ours."""
         schema = "(Tensor x, Tensor scale, Tensor weight, float eps) -> Tensor"
         made = self(name, schema, lambda *given: definition(*given).clone(), rows)
-        shape = [3, 5, 24][3 - rank :]
-        inputs = torch.randn(shape), torch.randn(24), torch.randn(16, 24)
+        inputs = torch.randn(3, 5, 24), torch.randn(24), torch.randn(16, 24)
         return bb.custom_operator(made, norm_linear, *inputs, EPS)
 
 
@@ -110,11 +121,10 @@ def chosen(graph: CompiledGraph) -> list[str]:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_it_is_matched_several_times_with_other_sizes(
-    ops: Operators, monkeypatch: pytest.MonkeyPatch, dynamic: bool
+    own: CustomOperator, monkeypatch: pytest.MonkeyPatch, dynamic: bool
 ) -> None:
     set_times(monkeypatch, FAST)
     model = nn.Sequential(Layer(32, 64), Layer(64, 64), Layer(64, 48)).eval()
-    own = ops.norm_linear()
     graph = graph_of(model, torch.randn(2, 7, 32), operators=[own], dynamic=dynamic)
     assert chosen(graph) == ["norm_linear"] * 3
     assert all(x.recognised == ("mine.norm_linear.default",) for x in graph.chosen)
@@ -125,16 +135,16 @@ def test_it_is_matched_several_times_with_other_sizes(
 
 @pytest.mark.parametrize("shape", [(1, 7, 32), (2, 1, 32), (1, 1, 32)])
 def test_lengths_of_one_are_matched(
-    ops: Operators, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+    own: CustomOperator, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
 ) -> None:
     set_times(monkeypatch, FAST)
-    graph = graph_of(Layer(32, 48).eval(), torch.randn(shape), operators=[ops.norm_linear()])
+    graph = graph_of(Layer(32, 48).eval(), torch.randn(shape), operators=[own])
     assert chosen(graph) == ["norm_linear"]
 
 
-def test_a_slow_one_is_not_chosen(ops: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_one_is_not_chosen(own: CustomOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     set_times(monkeypatch, SLOW)
-    graph = graph_of(Layer(32, 48).eval(), torch.randn(2, 7, 32), operators=[ops.norm_linear()])
+    graph = graph_of(Layer(32, 48).eval(), torch.randn(2, 7, 32), operators=[own])
     assert chosen(graph) == []
     assert not any(x.recognised for x in graph.chosen)
 
@@ -166,15 +176,15 @@ def columns(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
-def test_real_times_decide(ops: Operators) -> None:
+def test_real_times_decide(own: CustomOperator) -> None:
     """Nothing is made up: the operator is measured as PyTorch's are."""
-    graph = graph_of(Layer(32, 48).eval(), torch.randn(2, 7, 32), operators=[ops.norm_linear()])
+    graph = graph_of(Layer(32, 48).eval(), torch.randn(2, 7, 32), operators=[own])
     assert chosen(graph) in ([], ["norm_linear"])
 
 
-def test_explain_shows_it(ops: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_it(own: CustomOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     set_times(monkeypatch, FAST)
-    options = {"operators": [ops.norm_linear()], "library": "auto"}
+    options = {"operators": [own], "library": "auto"}
     with torch.no_grad():
         found = bb.explain(Layer(32, 48).eval(), torch.randn(2, 7, 32), options=options)
     (choice,) = [x for x in found.library if x.recognised]
@@ -223,9 +233,7 @@ def longer(x: Tensor) -> Tensor:
     return torch.randn(shape).to(x.dtype)
 
 
-@pytest.mark.sweep(2)
-@pytest.mark.parametrize("is_longer", [False, True])
-@pytest.mark.parametrize("name", [*DEFINITIONS, *BFLOAT])
+@pytest.mark.parametrize(("name", "is_longer"), crossed([*DEFINITIONS, *BFLOAT], [False, True]))
 def test_definitions_are_matched(
     name: str, is_longer: bool, ops: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,11 +274,11 @@ MISSES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", MISSES)
 def test_near_misses_are_left_alone(
-    name: str, ops: Operators, monkeypatch: pytest.MonkeyPatch
+    name: str, own: CustomOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_times(monkeypatch, FAST)
     inputs = torch.randn(2, 7, 24), torch.randn(24), torch.randn(16, 24)
-    assert chosen(graph_of(MISSES[name], *inputs, operators=[ops.norm_linear()])) == []
+    assert chosen(graph_of(MISSES[name], *inputs, operators=[own])) == []
 
 
 def test_an_operand_may_be_given_twice(ops: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,8 +331,8 @@ def test_a_wrong_operator_is_refused(ops: Operators) -> None:
     def wrong(*given: Any) -> Tensor:
         return norm_linear(*given) * 1.001
 
-    with pytest.raises(BadOperator, match=r"mine.norm_linear.default: gives other numbers than"):
-        ops.norm_linear(definition=wrong)
+    with pytest.raises(BadOperator, match=r"mine.wrong.default: gives other numbers than"):
+        ops.norm_linear("wrong", wrong)
 
 
 def test_a_wrong_form_is_refused(ops: Operators) -> None:
@@ -371,9 +379,11 @@ def test_the_option_takes_declared_operators() -> None:
 # ---------------------------------------------------------------- around it
 
 
-def test_declared_operators_may_be_timed(ops: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declared_operators_may_be_timed(
+    own: CustomOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_times(monkeypatch, FAST)
-    x, own = torch.randn(2, 7, 32), ops.norm_linear()
+    x = torch.randn(2, 7, 32)
     graph = graph_of(Layer(32, 48).eval(), x, operators=[own])
     with pytest.raises(Untimed, match="of another package"):
         written_inputs([graph], [x])
@@ -381,7 +391,7 @@ def test_declared_operators_may_be_timed(ops: Operators, monkeypatch: pytest.Mon
 
 
 def test_times_are_not_kept_between_processes(
-    ops: Operators, monkeypatch: pytest.MonkeyPatch
+    own: CustomOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code of a user's operator may be another in the next one."""
     kept = list[str]()
@@ -390,11 +400,11 @@ def test_times_are_not_kept_between_processes(
         kept.append(name)
 
     monkeypatch.setattr(type(library.database()), "put_library", put)
-    graph_of(Layer(32, 56).eval(), torch.randn(2, 9, 32), operators=[ops.norm_linear()])
+    graph_of(Layer(32, 56).eval(), torch.randn(2, 9, 32), operators=[own])
     assert not any("mine" in name for name in kept)
 
 
-def test_other_options_leave_it_out(ops: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_options_leave_it_out(own: CustomOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     set_times(monkeypatch, FAST)
-    options = {"operators": [ops.norm_linear()], "library": "never"}
+    options = {"operators": [own], "library": "never"}
     assert chosen(graph_of(Layer(32, 48).eval(), torch.randn(2, 7, 32), **options)) == []

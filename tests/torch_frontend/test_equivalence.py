@@ -165,6 +165,7 @@ SMALL = (
 )  # fmt: skip
 
 
+@pytest.mark.sweep(2, reason="other operators, each in the table's tests too")
 @pytest.mark.parametrize("pair", [*ATTENTION, *SMALL], ids=str)
 def test_both_ways_are_one_program(pair: Pair) -> None:
     one, other = pair.one(*pair.inputs), pair.other(*pair.inputs)

@@ -173,6 +173,7 @@ BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sweep(2, reason="views, each in the tests of views too")
 @pytest.mark.parametrize("name", BESIDE)
 def test_views_before_and_after(name: str) -> None:
     x, y = torch.randn(2, 12, 20).unbind()

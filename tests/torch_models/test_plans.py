@@ -12,7 +12,8 @@ from helpers.zoo import ZOO
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lru_cache:UserWarning")  # of transformers' own
 
-MODELS = ("llama", "mixtral", "whisper")
+MODELS = ("llama", "whisper", pytest.param("mixtral", marks=pytest.mark.long))
+"""A decoder, and an encoder with a decoder; a decoder with experts is long."""
 
 
 @pytest.mark.parametrize("name", MODELS)
