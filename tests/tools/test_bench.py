@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,8 @@ def test_usual_lengths() -> None:
 def test_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     small = {name: dict.fromkeys(sizes, 48) for name, sizes in bench_module.DEMO.items()}
     monkeypatch.setattr(bench_module, "DEMO", small)
+    briefly = partial(bench_module.interleaved, seconds=0.01)
+    monkeypatch.setattr(bench_module, "interleaved", lambda runs, wait, _: briefly(runs, wait))
     assert main(["demo"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("What runs:") == 3
