@@ -1,4 +1,4 @@
-"""What torch.compile(backend="blockbuster") costs beside its kernels: a call, and compiling.
+"""The costs of torch.compile(backend="blockbuster") beside its kernels: a call, and compiling.
 
     python benchmarks/torch_calls.py [--save benchmarks/results/torch_calls.json] [--no-inductor]
                                      [--only calls small growing compiling]

@@ -132,7 +132,7 @@ def test_five_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_all_that_a_step_changed_is_in_view(attention: Browser) -> None:
-    """What a step moves to another place is seen with what it leaves, if both fit."""
+    """A node that moves to another place is seen with its neighbours before, if both fit."""
     attention.look(1280, 900)
     go(attention, "step-6")
     attention.press("ArrowRight")

@@ -343,7 +343,7 @@ def test_what_is_read_again_by_diagonals_comes_from_the_cache(length: int, measu
 
 @pytest.mark.parametrize(("length", "tile"), [(8192, 64), (4100, 64), (4096, 4096)])
 def test_a_program_for_two_blocks_reads_them_once(length: int, tile: int) -> None:
-    """What it loads for the second block is in the cache of its processor."""
+    """Its loads for the second block are in the cache of its processor."""
     choice = choices(lambda X, Y: X + Y.T, "M N", "N M", M=length, N=length)[0].mirrored
     choice = replace(choice, tiles=dict.fromkeys(choice.tiles, tile))
     schedules = [replace(choice.schedule, paired=paired) for paired in (False, True)]

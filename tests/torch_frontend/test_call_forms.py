@@ -107,6 +107,7 @@ CHANGES: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
         scale=(True, numbers(3, 4))
     ),
     "a number of NumPy's": put(3, np.float64(2.5)),
+    "an array of NumPy's for a dtype": put("kind", np.ones(2)),
     "an ordered mapping": lambda arguments, named: put(2, OrderedDict(arguments[2]))(
         arguments, named
     ),
@@ -154,7 +155,7 @@ def _passes(call: Callable[..., bool], asked: Arguments) -> bool:
     """True if the model would be called, or if a test fails."""
     try:
         return call(*asked)
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, ValueError):
         return True
 
 

@@ -1,9 +1,12 @@
 """Models that `bb.compile` calls themselves, because nothing is faster."""
 
+import gc
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -216,3 +219,47 @@ def test_options_may_be_a_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_options_are_refused_before_anything_is_captured() -> None:
     with pytest.raises(WrongKind, match="takes a mode of"):
         bb.compile(Activated().eval(), torch.randn(3, 8), mode="fastest")
+
+
+@pytest.mark.parametrize("library", ["auto", "never"])
+def test_a_model_goes_with_what_was_compiled_of_it(library: str) -> None:
+    """Nothing of PyTorch or of ours keeps it, nor its weights: memory of a GPU is scarce."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
+    compiled = bb.compile(model, torch.randn(4, 8), library=library)
+    compiled(torch.randn(4, 8))
+    held = [weakref.ref(x) for x in (model, compiled)]
+    del model, compiled
+    gc.collect()
+    assert [x() for x in held] == [None, None]
+
+
+def test_a_compiled_model_is_freed_without_the_collector() -> None:
+    compiled = bb.compile(lambda x: x.relu(), torch.randn(4, 8), library="auto")
+    for _ in range(3):
+        compiled(torch.randn(4, 8))
+    held = weakref.ref(compiled)
+    gc.disable()
+    try:
+        del compiled
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_arguments_without_a_form_are_taken() -> None:
+    """A nested tensor has no shape, and an array of NumPy is compared element by element."""
+    several = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)])
+    double = CompiledModel(lambda x: x * 2, library="auto")
+    made = double(several)
+    assert all(torch.equal(x, 2 * y) for x, y in zip(made.unbind(), several.unbind(), strict=True))
+
+    def cast(x: torch.Tensor, kind: object) -> torch.Tensor:
+        return x.to(kind) if isinstance(kind, torch.dtype) else x + torch.as_tensor(kind)
+
+    x = torch.randn(2)
+    compiled = bb.compile(cast, x, torch.float64, library="auto")
+    for _ in range(3):
+        assert torch.equal(compiled(x, torch.float64), x.double())
+    number = np.array([1.0, 2.0])
+    assert torch.allclose(compiled(x, number), x + torch.as_tensor(number))

@@ -159,7 +159,6 @@ def test_a_time_that_is_not_sure_is_not_kept(
     """Other programs have held up every call: the time serves now, and no later compilation."""
     timed = tuning.timed
     monkeypatch.setattr(tuning, "timed", lambda *given: replace(timed(*given), is_sure=False))
-    monkeypatch.setattr(tuning._Trial, "confirm", lambda trial: None)
     assert explained("max-autotune").kernels
     assert kept.keys() == []
 

@@ -15,8 +15,8 @@ from blockbuster_fusion.ir.ops import Input, Iota, Map, Pick, Reduce, Rename, Va
 from blockbuster_fusion.naming import word
 
 Origin = tuple[Value, int, int]
-"""The operator that makes an array's elements, the reductions of these on their way to the array,
-and the number of the array among those that are alike in this."""
+"""The operator that makes an array's elements, and the reductions of these on their way to it.
+The last number tells arrays apart that are alike in this."""
 _ARRAY = re.compile(r"\bI\d+(?=\b|_|R)")
 _NUMBERED = re.compile(r"I\d+")
 
@@ -95,9 +95,10 @@ def _number(name: str) -> int:
 
 
 def _own(program: Graph) -> set[str]:
-    """The names of the inputs and outputs of a program."""
+    """The names of the inputs, outputs and axes of a program."""
     inputs = (program.input(i).name for i in program.inputs)
-    return {word(name) for name in (*inputs, *(out.name for out in program.outputs))}
+    axes = (dim.name for dim in program.dims)
+    return {word(name) for name in (*inputs, *(out.name for out in program.outputs), *axes)}
 
 
 def _arrays(program: Graph) -> dict[str, _Array]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from os import PathLike
+from types import CodeType
 from typing import Any
 
 import torch
@@ -56,13 +57,13 @@ def backend(
     options: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
     thorough: bool = False,
-    frame: Callable[..., Any] | None = None,
+    frame: CodeType | None = None,
 ) -> Callable[..., Any]:
     """The backend of torch.compile: kernels for inference, eager mode for training.
 
     With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
-    `frame` is the function that torch.compile was given, by a caller that calls the model itself
-    where nothing is faster, needs no torch.compile for one graph, and replaces no plan.
+    `frame` is the code of the function that torch.compile was given. Its caller calls the model
+    itself where nothing is faster, needs no torch.compile for one graph, and replaces no plan.
     """
     mode, options = mode_in(mode, options)
     chosen = options_from(mode, options)

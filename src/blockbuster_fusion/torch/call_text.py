@@ -60,7 +60,7 @@ class _Text:
         rest = "    return otherwise(arguments, named)"
         text = "\n".join(["def call(arguments, named):", *lines, rest])
         exec(text, self.names)
-        call: Any = self.names["call"]
+        call: Any = self.names.pop("call")  # else it would hold itself
         call.__doc__ = text
         call._torchdynamo_inline = _inlined(self.names["model"])
         return cast(Call, call)
@@ -104,8 +104,8 @@ class _Text:
             yield f"{place} is {x}"
         else:
             kind = type(x)
-            if kind.__module__ == "builtins":  # others are equal to nothing of another type
-                yield f"type({place}) is {kind.__name__}"
+            is_known = kind.__module__ == "builtins"
+            yield f"type({place}) is {kind.__name__ if is_known else self.name('kind', kind)}"
             if kind in (tuple, list, dict):
                 yield f"len({place}) == {len(x)}"
                 yield from self.elements(place, x)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from torch._dynamo.symbolic_convert import InstructionTranslator
@@ -19,15 +20,15 @@ class CapturedCall:
     """True if Python changes an object that was there before the call."""
 
 
-def captured_call(frame: Callable[..., Any], module: GraphModule) -> CapturedCall | None:
+def captured_call(frame: CodeType, module: GraphModule) -> CapturedCall | None:
     """The call that is captured now; None if the graph is not all of it.
 
-    `frame` is a function of `arguments` and `named` that calls a `model` with them, which
-    torch.compile was given. `module` is the graph.
+    `frame` is the code of the function that torch.compile was given, which calls a `model` with
+    `arguments` and `named`. `module` is the graph.
     """
     now = InstructionTranslator.current_tx()
     reason: Any = module.compile_subgraph_reason
-    if now.f_code is not frame.__code__ or reason.graph_break:
+    if now.f_code is not frame or reason.graph_break:
         return None
     effects, given = now.output.side_effects, now.f_locals
     changed = [x for x in effects.id_to_variable.values() if effects.is_modified(x)]

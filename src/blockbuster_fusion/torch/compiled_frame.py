@@ -25,10 +25,14 @@ GRAPH, REST = "__compiled_fn", "__resume_at"
 class CompiledFrame:
     """The compiled code of a function for calls of one form."""
 
-    code: CodeType
     guards: Any
     """torch.compile's guards; they have no `cache_entry` any more once they are void."""
     run: Callable[..., Any]
+
+    @property
+    def is_void(self) -> bool:
+        """True if torch.compile has dropped the code."""
+        return self.guards.cache_entry is None
 
     @property
     def check(self) -> Callable[[dict[str, Any]], bool]:
@@ -52,4 +56,4 @@ def last_frame(function: Callable[..., Any]) -> CompiledFrame | None:
     known = function.__globals__
     names = {name: known[name] for name in code.co_names if name in known}
     names[graphs[0]] = innermost_fn(known[graphs[0]])  # of which each call switches callbacks
-    return CompiledFrame(code, guards, FunctionType(code, names, closure=function.__closure__))
+    return CompiledFrame(guards, FunctionType(code, names, closure=function.__closure__))

@@ -45,7 +45,7 @@ def _form(x: Any, first: dict[int, int]) -> Hashable:
         if id(x) in first:
             return first[id(x)]
         first[id(x)] = len(first)
-        if x.layout is not torch.strided:
+        if x.is_nested or x.layout is not torch.strided:
             raise Formless
         return kind, x.shape, x.stride(), x.dtype, x.device, x.requires_grad
     if kind is tuple or kind is list:

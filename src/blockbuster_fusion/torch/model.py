@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 
@@ -46,11 +47,16 @@ class CompiledModel:
         self.frames: list[CompiledFrame] = []
         """The compiled code that runs without torch.compile, the newest first."""
         self.frame = own_frame(model)
+        # torch.compile keeps backends as long as the process runs: this one holds no model
         watched = partial(
-            backend, mode=mode, options=options, watcher=self.graphs.append, frame=self.frame
+            backend,
+            mode=mode,
+            options=options,
+            watcher=held_weakly(self._note),
+            frame=self.frame.__code__,
         )
         self.compiled = torch.compile(self.frame, backend=watched, dynamic=dynamic)
-        self.compiled_call = compiled_call(model, self.frames, self._judged)
+        self.compiled_call = compiled_call(model, self.frames, held_weakly(self._judged))
         """A call of the code of a frame whose guards hold, or one that is judged."""
         self.call = self.compiled_call
         """The same, or a call of the model itself for arguments like the last ones."""
@@ -58,6 +64,9 @@ class CompiledModel:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The model's results, without gradients; inputs that require some get one warning."""
         return self.call(arguments, named)
+
+    def _note(self, graph: CompiledGraph) -> None:
+        self.graphs.append(graph)
 
     def _judged(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The results of a call that is not like the last ones."""
@@ -71,7 +80,7 @@ class CompiledModel:
             return self._results(arguments, named, form)
         known = self.left_alone.get(form)
         if known is None:
-            known = alone_call(self.model, arguments, named, self._otherwise)
+            known = alone_call(self.model, arguments, named, held_weakly(self._otherwise))
             self.left_alone.put(form, known)
         self.call = known
         return self.model(*arguments, **named)
@@ -90,9 +99,10 @@ class CompiledModel:
         made, frame = self.graphs[known:], last_frame(self.frame)
         if form is not None and self._ran_as_captured(made, frame, arguments, named):
             self.left_alone.put(form, None)
-        elif made and frame is not None:
-            self.frames = [frame, *self.frames][:MOST_FRAMES]
-            self.call = self.compiled_call = compiled_call(self.model, self.frames, self._judged)
+        elif frame is not None and all(x.guards is not frame.guards for x in self.frames):
+            self.frames = [frame, *(x for x in self.frames if not x.is_void)][:MOST_FRAMES]
+            judged = held_weakly(self._judged)
+            self.call = self.compiled_call = compiled_call(self.model, self.frames, judged)
         return results
 
     def _ran_as_captured(
@@ -122,6 +132,17 @@ class CompiledModel:
     def explanation(self) -> Explanation:
         """The explanation of the graphs that have been compiled so far."""
         return Explanation(tuple(self.graphs), options=self.options, name=self.__name__)
+
+
+def held_weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose object is not kept alive: it is called as long as that lives."""
+    held = WeakMethod(method)
+
+    def call(*given: Any) -> Any:
+        found = held()
+        return None if found is None else found(*given)
+
+    return call
 
 
 def own_frame(model: Callable[..., Any]) -> Callable[..., Any]:

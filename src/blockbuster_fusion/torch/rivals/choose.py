@@ -168,13 +168,16 @@ class Chooser(PartWeigher):
         units, may_be_single = kernels.units, self.parts.options.wishes.allow_single_units
         captured = library.captured() if may_be_single else ()
         while True:
-            fusers = (library, *others)
+            fusers, measured = (library, *others), len(kernels.measured)
             selected = self.selection(units, kernels, *fusers, most=most).cheapest(captured)
             hopeful = selected
-            if kernels.attitude == CAREFUL and self.trials.has_time:
+            looks = self.trials.has_time or self.estimates.has_measured
+            if kernels.attitude == CAREFUL and looks:
                 hoping = replace(kernels, attitude=HOPEFUL)
                 hopeful = self.selection(units, hoping, *fusers, most=most).cheapest(captured)
-            if not self.refined(kernels, hopeful) and not self.lost_later(kernels, selected):
+            is_same = len(kernels.measured) == measured or kernels.attitude != CAREFUL
+            is_settled = not self.refined(kernels, hopeful) and is_same
+            if is_settled and not self.lost_later(kernels, selected):
                 return selected
 
     def judge_rest(self) -> None:
@@ -202,21 +205,13 @@ class Chooser(PartWeigher):
         self.leave_rest()
 
     def refined(self, kernels: KernelFuser, selected: Selected) -> bool:
-        """Measures kernels of a set for which that decides.
-
-        True if there were any, or if a measured time that wins was not looked at so far.
-        """
+        """Measures kernels of a set for which that decides; True if there were any."""
         open_parts: dict[str, list[Node]] = {}
-        found = False
         for part in selected.distinct(KERNELS):
             nodes = kernels.of(part)
             made = self.estimates.of(nodes)
             if made.basis == "predicted" and self.is_open(nodes, made):
                 open_parts.setdefault(self.estimates.kind(nodes), nodes)
-            elif made.basis == "measured" and not kernels.is_measured(part):
-                wins = self.total(made.seconds) * made.error < self.total(self.library(nodes))
-                found |= kernels.attitude == CAREFUL and wins
-                kernels.measured.add(kernels.forms(part))
 
         def worth(nodes: Sequence[Node]) -> float:
             return self.total(self.library(nodes))
@@ -226,20 +221,24 @@ class Chooser(PartWeigher):
             self.tuner.ahead(self.estimates.subject(nodes) for nodes in parts)
             for nodes in parts:
                 self.estimates.timed(nodes)
-            return found or bool(parts)
-        return self.tried(parts) or found
+            return bool(parts)
+        return self.tried(parts)
 
     def tried(self, parts: Sequence[Sequence[Node]]) -> bool:
-        """Tries the kernels of some parts, as long as there is time; True if any were measured."""
+        """Tries the kernels of some parts, as long as there is time; True if any were tried.
+
+        Those whose trial fails are not chosen.
+        """
         found, together = False, self.trials.together
         for start in range(0, len(parts), together):
             if not self.trials.has_time:
                 break
             some = [partial(self.estimates.subject, nodes) for nodes in parts[start:][:together]]
             for nodes, tried in zip(parts[start:], self.trials.first(some), strict=False):
-                if tried is not None:
-                    self.estimates.note(nodes, self.estimates.measured(*tried))
-                    found = True
+                failed = Estimate(Seconds(math.inf), "measured", obstacle="their trial failed")
+                made = failed if tried is None else self.estimates.measured(*tried)
+                self.estimates.note(nodes, made)
+                found = True
         return found
 
     def is_open(self, nodes: Sequence[Node], made: Estimate) -> bool:

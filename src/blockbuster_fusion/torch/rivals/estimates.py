@@ -49,6 +49,11 @@ class Estimates:
         kept = self._kept(part, target, choice)
         return kept or _predicted(forecast(choice, self._sizes(part), self.machine))
 
+    @property
+    def has_measured(self) -> bool:
+        """True if a time that is known was measured."""
+        return any(made.basis == "measured" for made in self.known.values())
+
     def noted(self, nodes: Sequence[Node]) -> Estimate | None:
         """The time of the kernels of a part, if it was asked for before."""
         return self.known.get(self._key(nodes))

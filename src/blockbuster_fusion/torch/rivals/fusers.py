@@ -104,6 +104,7 @@ class KernelFuser:
             least = self.floors.of(part)
             return Offer(self.name, least, least, FLOOR)
         if made.basis == "measured":
+            self.measured.add(self.forms(part))
             return Offer(self.name, made.seconds * made.error, made.seconds, made.basis)
         return Offer(self.name, made.seconds * made.error**self.attitude, made.seconds, made.basis)
 

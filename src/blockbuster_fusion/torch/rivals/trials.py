@@ -57,19 +57,21 @@ class Trials:
         start = time.monotonic()
         try:
             made = [self.guarded(subject) for subject in subjects]
-            self.guarded(lambda: self.tuner.compile_first([x for x in made if x is not None]))
+            known = [x for x in made if x is not None]
+            self.guarded(lambda: self.tuner.compile_first(known, self.time_left.left[self.target]))
             return [None if x is None else self.guarded(partial(self.measured, x)) for x in made]
         finally:
             self.time_left.left[self.target] -= time.monotonic() - start
 
     def measured(self, subject: Subject) -> Tried:
+        """The measured first choice of a subject, or None."""
         found = self.tuner.first(subject)
         if found is None:
             log.warning("tried, but does not run or is not exact: %s", subject.program.name)
         return found
 
     def guarded(self, work: Callable[[], T]) -> T | None:
-        """The result of some work; None if it fails: then the prediction decides."""
+        """The result of some work; None if it fails."""
         try:
             return work()
         except Exception as error:  # whatever it is: it is told

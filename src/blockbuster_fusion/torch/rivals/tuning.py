@@ -134,10 +134,10 @@ class Tuner:
             trial.measure(subject.choices[0])
         return trial.best
 
-    def compile_first(self, subjects: Sequence[Subject]) -> None:
-        """Compiles the first choices of some subjects for a CPU at the same time."""
+    def compile_first(self, subjects: Sequence[Subject], seconds: float) -> None:
+        """Compiles the first choices of some subjects for a CPU at once, for some seconds."""
         choices = [subject.choices[0] for subject in subjects if subject.machine.target == "cpu"]
-        compile_choices(self.workers, choices, (), (), self.left)
+        compile_choices(self.workers, choices, (), (), min(seconds, self.left))
 
     def finished(self, subject: Subject) -> tuple[Choice, Record] | None:
         """The result of an earlier search, if it had the time to end."""
@@ -231,13 +231,13 @@ class _Trial:
             made = [executable_of([choice], subject.threads) for choice, _ in rivals]
             runs = [launcher(x, subject.inputs, subject.sizes, device) for x in made]
             with measuring(str(device)):
-                times = [[timed(run, device).seconds.device for run in runs] for _ in range(ROUNDS)]
+                times = [[timed(run, device) for run in runs] for _ in range(ROUNDS)]
         for number, (choice, before) in enumerate(rivals):
-            own = sorted(row[number] for row in times)
-            figures = (statistics.median(own), own[0], own[-1])
-            seconds, low, high = figures
+            own = sorted(row[number].seconds.device for row in times)
+            seconds, low, high = statistics.median(own), own[0], own[-1]
             record = replace(before, seconds=seconds, low=low, high=high, rounds=ROUNDS, made=now())
-            self.tuner.database.put(self.key, record)
+            if any(row[number].is_sure for row in times):
+                self.tuner.database.put(self.key, record)
             self.found[str(choice.config)] = choice, record
 
     def is_new(self, choice: Choice) -> bool:
