@@ -8,7 +8,10 @@ HOSTILE = "</script><img src=x onerror=\"document.title='hit'\"><svg/onload=docu
 """A name that would run a script if it became markup."""
 FRAGMENT = "location.hash.slice(1)"
 CURRENT = "document.querySelector('#steps [aria-current]').getAttribute('href')"
-SETTLED = "document.getAnimations().length === 0"
+SETTLED = (
+    "(document.getAnimations().forEach(x => x.finish()), document.getAnimations().length === 0)"
+)
+"""True if nothing moves; what does is brought to its end, also where no frame is drawn."""
 
 
 def go(browser: Browser, moment: str) -> None:

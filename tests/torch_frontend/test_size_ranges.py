@@ -18,7 +18,7 @@ from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.plan.tape import TensorTape
-from blockbuster_fusion.torch.rivals import library
+from blockbuster_fusion.torch.rivals import library, weighing
 from blockbuster_fusion.torch.rivals.crossings import Crossing, divided
 from blockbuster_fusion.torch.rivals.reasons import CALL
 from helpers.compilations import counted_compilations
@@ -230,7 +230,8 @@ def test_tuning_measures_later_sizes(monkeypatch: pytest.MonkeyPatch, mode: str 
 def test_kernels_that_win_little_in_the_captured_call_run_where_they_win_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A call of a plan costs 30 µs, which kernels win for many rows only."""
+    """A call of a plan costs 30 µs here, which kernels win for many rows only."""
+    monkeypatch.setattr(weighing, "PLAN", {"cpu": 30e-6})
 
     def timed(self: library.LibraryTimes, name: str, seen: Any, *_: Any) -> Seconds:
         return Seconds(1e-6 * seen[0][0][0][0])
