@@ -9,7 +9,7 @@ from torch import nn
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.floors import Floors
-from blockbuster_fusion.torch.rivals import library, trials
+from blockbuster_fusion.torch.rivals import choose, library, trials
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.estimates import Estimates
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
@@ -67,6 +67,19 @@ def test_a_model_is_right_after_its_trials(monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.allclose(found, model(x), atol=1e-5)
     assert tried
     assert len(tried) == len(set(tried))
+
+
+@pytest.mark.parametrize(("is_known", "proven"), [(False, True), (True, False)])
+def test_a_plan_that_looks_up_no_measurements_is_not_proven(
+    is_known: bool, proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without time for trials, parts that predictions rule out are not asked about."""
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1.0))
+    monkeypatch.setattr(Trials, "has_time", False)
+    monkeypatch.setattr(choose, "has_measurements", lambda machine: is_known)
+    found = bb.plan(torch.exp, torch.randn(9, 24), options={"library": "auto"}).certificate
+    assert found.proven is proven
+    assert (choose.UNSEEN in found.caps) is is_known
 
 
 @pytest.mark.parametrize(("measured", "wins"), [(0.8e-3, True), (1.1e-3, False)])

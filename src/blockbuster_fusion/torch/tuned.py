@@ -18,7 +18,7 @@ from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database, uses_seeds
 from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, config_text
-from blockbuster_fusion.runtime.tuning_seeds import Seed, seed_for
+from blockbuster_fusion.runtime.tuning_seeds import Seed, seed_for, seed_name, seeds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import forecast
 from blockbuster_fusion.version import __version__
@@ -81,6 +81,11 @@ def tuned_choices(
     except BlockbusterError as problem:  # the generator has changed since
         log.debug("a tuned configuration is left out: %s", problem)
         return []
+
+
+def has_measurements(machine: Machine) -> bool:
+    """True if there are measurements of kernels, the user's own or in the machine's seed."""
+    return bool(database().count()) or (uses_seeds() and bool(seeds(seed_name(machine))))
 
 
 def known_seed(request: Request, key: Key, machine: Machine) -> Seed | None:

@@ -54,7 +54,9 @@ from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE
 from blockbuster_fusion.torch.rivals.rest import rest_of, rest_units
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
+from blockbuster_fusion.torch.tuned import has_measurements
 
+UNSEEN = "earlier measurements of parts that predictions rule out were not looked up"
 FEW = 4
 """The candidates that are priced of the rest, which takes little time."""
 
@@ -152,10 +154,21 @@ class Chooser(PartWeigher):
         library = LibraryFuser(units, kernels.nodes, self.composites, self.library)
         custom = CustomFuser(units, kernels.nodes, declared, self.custom)
         selected = self.sought(kernels, library, custom)
-        self.certificate = selected.certificate
+        self.certificate = self.certified(selected.certificate)
         self.weigh_other_sizes(units, kernels, selected)
         self.settle(kernels, custom, selected)
         self.judge_rest()
+
+    def certified(self, found: Certificate) -> Certificate:
+        """A certificate that tells if earlier measurements might be cheaper than predictions."""
+        if self.measures or self.looks_closer or not has_measurements(self.machine):
+            return found
+        return replace(found, caps=(*found.caps, UNSEEN))
+
+    @property
+    def looks_closer(self) -> bool:
+        """True if parts are looked at that predictions rule out, but for their error."""
+        return self.trials.has_time or self.estimates.has_measured
 
     def sought(
         self,
@@ -171,8 +184,7 @@ class Chooser(PartWeigher):
             fusers, measured = (library, *others), len(kernels.measured)
             selected = self.selection(units, kernels, *fusers, most=most).cheapest(captured)
             hopeful = selected
-            looks = self.trials.has_time or self.estimates.has_measured
-            if kernels.attitude == CAREFUL and looks:
+            if kernels.attitude == CAREFUL and self.looks_closer:
                 hoping = replace(kernels, attitude=HOPEFUL)
                 hopeful = self.selection(units, hoping, *fusers, most=most).cheapest(captured)
             is_same = len(kernels.measured) == measured or kernels.attitude != CAREFUL
