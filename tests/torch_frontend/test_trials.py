@@ -35,12 +35,13 @@ def test_trials_are_for_doubt(ours: float, limit: float, basis: str, wanted: boo
     assert not Trials(Tuner(), "cuda", TrialTime()).is_wanted(estimate, ours, limit)
 
 
-def test_the_prediction_stands_where_a_trial_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trial_that_fails_gives_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> Subject:
         raise RuntimeError("no memory")
 
     left = TrialTime()
-    assert Trials(Tuner(), "cpu", left).first([fails]) == [None]
+    (reason,) = Trials(Tuner(), "cpu", left).first([fails])
+    assert reason == "their trial failed: RuntimeError: no memory"
     assert "not tried: RuntimeError: no memory" in caplog.text
     with pytest.raises(RuntimeError, match="no memory"):
         Trials(Tuner(), "cpu", left, strict=True).first([fails])
@@ -80,6 +81,23 @@ def test_a_plan_that_looks_up_no_measurements_is_not_proven(
     found = bb.plan(torch.exp, torch.randn(9, 24), options={"library": "auto"}).certificate
     assert found.proven is proven
     assert (choose.UNSEEN in found.caps) is is_known
+
+
+def test_a_plan_tells_why_a_trial_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch runs the part then, and it is not silent."""
+
+    def fails(*_: object) -> object:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e-3))
+    monkeypatch.setattr("blockbuster_fusion.schedule.cost.ERRORS", {"cpu": (1e9, 1e9)})
+    monkeypatch.setattr(Tuner, "first", fails)
+    found = bb.explain(torch.exp, torch.randn(9, 24), options={"library": "auto"})
+    (entry,) = found.library
+    assert entry.obstacle == "their trial failed: RuntimeError: no memory"
+    assert entry.obstacle in str(found)
+    with pytest.raises(RuntimeError, match="no memory"):
+        bb.explain(torch.exp, torch.randn(9, 24), options={"library": "auto", "strict": True})
 
 
 @pytest.mark.parametrize(("measured", "wins"), [(0.8e-3, True), (1.1e-3, False)])

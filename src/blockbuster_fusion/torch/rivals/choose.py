@@ -239,7 +239,7 @@ class Chooser(PartWeigher):
     def tried(self, parts: Sequence[Sequence[Node]]) -> bool:
         """Tries the kernels of some parts, as long as there is time; True if any were tried.
 
-        Those whose trial fails are not chosen.
+        Those whose trial fails are not chosen, and the reason is kept.
         """
         found, together = False, self.trials.together
         for start in range(0, len(parts), together):
@@ -247,8 +247,10 @@ class Chooser(PartWeigher):
                 break
             some = [partial(self.estimates.subject, nodes) for nodes in parts[start:][:together]]
             for nodes, tried in zip(parts[start:], self.trials.first(some), strict=False):
-                failed = Estimate(Seconds(math.inf), "measured", obstacle="their trial failed")
-                made = failed if tried is None else self.estimates.measured(*tried)
+                if isinstance(tried, str):
+                    made = Estimate(Seconds(math.inf), "measured", obstacle=tried)
+                else:
+                    made = self.estimates.measured(*tried)
                 self.estimates.note(nodes, made)
                 found = True
         return found

@@ -14,11 +14,13 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.reasons import sentence
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 
 T = TypeVar("T")
-Tried = tuple[Choice, Record] | None
+Tried = tuple[Choice, Record] | str
+"""A measured choice, or the reason why there is none."""
 
 LEAST, MOST = 50e-6, 0.2
 """The times of PyTorch's operators for which a trial is worth it, and takes neither long nor much
@@ -50,32 +52,33 @@ class Trials:
         return self.tuner.workers.count
 
     def first(self, subjects: Iterable[Callable[[], Subject]]) -> list[Tried]:
-        """The measured first choice of each subject; None if it does not run, or is not exact.
+        """The measured first choice of each subject, or the reason why there is none.
 
         All are compiled at the same time, before the first one is measured.
         """
         start = time.monotonic()
         try:
             made = [self.guarded(subject) for subject in subjects]
-            known = [x for x in made if x is not None]
+            known = [x for x in made if isinstance(x, Subject)]
             self.guarded(lambda: self.tuner.compile_first(known, self.time_left.left[self.target]))
-            return [None if x is None else self.guarded(partial(self.measured, x)) for x in made]
+            return [x if isinstance(x, str) else self.guarded(partial(self.one, x)) for x in made]
         finally:
             self.time_left.left[self.target] -= time.monotonic() - start
 
-    def measured(self, subject: Subject) -> Tried:
-        """The measured first choice of a subject, or None."""
+    def one(self, subject: Subject) -> Tried:
+        """The measured first choice of a subject, or the reason why there is none."""
         found = self.tuner.first(subject)
-        if found is None:
-            log.warning("tried, but does not run or is not exact: %s", subject.program.name)
-        return found
+        if found is not None:
+            return found
+        log.warning("tried, but does not run or is not exact: %s", subject.program.name)
+        return "in a trial, they did not run or were not exact"
 
-    def guarded(self, work: Callable[[], T]) -> T | None:
-        """The result of some work; None if it fails."""
+    def guarded(self, work: Callable[[], T]) -> T | str:
+        """The result of some work, or the reason why it failed, which a plan then tells."""
         try:
             return work()
-        except Exception as error:  # whatever it is: it is told
+        except Exception as error:  # whatever it is: PyTorch runs the part, and this is told
             if self.strict:
                 raise
             log.warning("kernels were not tried: %s: %s", type(error).__name__, error)
-            return None
+            return f"their trial failed: {type(error).__name__}: {sentence(error)}"
