@@ -12,7 +12,8 @@ LAYERS = (
     *("version", "errors", "naming", "messages", "progress", "passes", "worker"),
     *("machine", "ir", "host", "array", "cost", "rules", "fusion", "pictures", "safety"),
     *("nest", "schedule", "printers", "runtime", "select"),
-    *("choice", "improve", "compiler", "search_job", "plans", "report", "torch"),
+    *("choice", "source_digest", "improve", "compiler", "search_job"),
+    *("plans", "report", "torch"),
     *("interp", "tools", "explorer", "cli", "api"),
     "__init__",  # the public face: may import all, and no layer may import from it
 )

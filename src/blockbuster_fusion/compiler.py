@@ -28,7 +28,6 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.bound import CompiledNest, Kernels
 from blockbuster_fusion.runtime.compiled import Compiled
-from blockbuster_fusion.runtime.disk_cache import digest
 from blockbuster_fusion.runtime.executable import Executable, Runner
 from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.safety.pipeline import make_safe
@@ -40,9 +39,6 @@ from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.schedule.target_model import model_for
 
 T = TypeVar("T")
-
-LETTERS = 16
-"""The letters of a digest of kernels."""
 
 
 Program = Callable[..., Any] | ArrayProgram | Graph
@@ -286,26 +282,6 @@ def choose(request: Request) -> list[Choice]:
         )
         for n in numbers
     ]
-
-
-def source_digest(choice: Choice) -> str:
-    """The digest of the source of a choice's kernels and of their tiles, whatever their name is.
-
-    Nothing is compiled. Kernels of one digest and one configuration take the same time.
-    """
-    nest, tiles = replace(choice, name="kernel").scheduled()
-    shown = ",".join(sorted(f"{dim.label}={tile}" for dim, tile in tiles.items()))
-    return digest(_source(nest, tiles, choice.schedule, choice.target), shown)[:LETTERS]
-
-
-def _source(nest: Nest, tiles: Mapping[Dim, int], schedule: Schedule, target: str) -> str:
-    if target == "cpu":
-        from blockbuster_fusion.runtime.c.kernels import source_of
-
-        return source_of(nest, tiles, schedule.chunk, schedule.past)
-    from blockbuster_fusion.printers.triton.kernel import print_triton
-
-    return print_triton(nest)
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:

@@ -12,7 +12,7 @@ import torch
 import blockbuster_fusion as bb
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.cli.main import main
-from blockbuster_fusion.compiler import Request, choose, source_digest
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.runtime import tuning_database, tuning_seeds
@@ -24,6 +24,7 @@ from blockbuster_fusion.runtime.tuning_seeds import Seed, made_seed, seed_file, 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import Forecast
+from blockbuster_fusion.source_digest import source_digest
 from blockbuster_fusion.torch import seed, seed_cases, tuned
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals import library, tuning

@@ -9,7 +9,7 @@ import torch
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.compiler import Request, choose, source_digest
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
@@ -21,6 +21,7 @@ from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, config_text
 from blockbuster_fusion.runtime.tuning_seeds import Seed, seed_for, seed_name, seeds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import forecast
+from blockbuster_fusion.source_digest import source_digest
 from blockbuster_fusion.version import __version__
 
 _SOURCES = RecentlyUsed[str](256)

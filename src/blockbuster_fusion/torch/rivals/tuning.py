@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.compiler import executable_of, source_digest
+from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType
@@ -35,6 +35,7 @@ from blockbuster_fusion.runtime.tuning_database import Key, Record, database
 from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, now
 from blockbuster_fusion.runtime.workers import Workers, usual_workers
 from blockbuster_fusion.schedule.space import Config, Space
+from blockbuster_fusion.source_digest import source_digest
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.from_array_program import torch_program
 from blockbuster_fusion.torch.options import device_of
