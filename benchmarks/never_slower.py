@@ -2,6 +2,7 @@
 
     python benchmarks/never_slower.py --core --save core.json       # 40 cases, on one thread
     python benchmarks/never_slower.py --device cuda --shard 1/4 --save part1.json
+    python benchmarks/never_slower.py --device cuda --graphs --modes reduce-overhead
     python benchmarks/never_slower.py --save core.json --page page.md   # measures nothing
     python benchmarks/never_slower.py --list --cases attention
 
@@ -12,7 +13,9 @@ eager's own and a floor is wrong. Then they run in turns, in rounds, and each ro
 
 A case is a miss if the 95% interval of its median ratio is below the bar, or if a result is wrong
 or there is none: 0.97 of eager, and for max-autotune 0.95 of the better of eager and Inductor. The
-exit status is then 1. A run that is broken off goes on where it was, with the same --save.
+exit status is then 1. With --graphs, all contenders are captured as CUDA graphs, so that the work
+of the host does not count; the bar is then 0.97 of the better of eager and Inductor. A run that is
+broken off goes on where it was, with the same --save.
 """
 
 import argparse
@@ -126,6 +129,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help="of eager, inductor, dynamo; eager is always measured",
     )
+    add("--graphs", action="store_true", help="capture every contender, and time its replays")
     add("--seconds", type=float, default=1.0, help="for each contender of a case")
     add("--tuning", type=float, default=600.0, help="seconds in which max-autotune tunes a case")
     add("--limit", type=float, default=120.0, help="seconds for a case, with compiling")
@@ -169,9 +173,17 @@ def main() -> int:
     else:
         torch.set_num_threads(options.threads)
         torch.set_grad_enabled(False)
-        names = names_of(device, options.modes, options.baselines)
+        if options.graphs and device != "cuda":
+            arguments.error("graphs are captured on a GPU: give --device cuda")
+        names = names_of(device, options.modes, options.baselines, replays=options.graphs)
         effort = Effort(
-            device, names, options.threads, options.seconds, options.limit, options.tuning
+            device,
+            names,
+            options.threads,
+            options.seconds,
+            options.limit,
+            options.tuning,
+            options.graphs,
         )
         results = measure_all(cases, effort, Kept(options.save))
     judged = verdicts(results)

@@ -35,12 +35,18 @@ FLOOR = {torch.float32: 16.0, torch.bfloat16: 1.0}
 Call = Callable[[], Any]
 
 
-def names_of(device: str, modes: Sequence[str], baselines: Sequence[str]) -> list[str]:
-    """The contenders of a run; eager is always one, and replays meet a rival that replays."""
+def names_of(
+    device: str, modes: Sequence[str], baselines: Sequence[str], *, replays: bool = False
+) -> list[str]:
+    """The contenders of a run; eager is always one, and replays meet a rival that replays.
+
+    With `replays`, all of them are replayed.
+    """
     names = [EAGER, *(f"{OURS} {mode}" for mode in modes)]
     if INDUCTOR in baselines:
         names.append(INDUCTOR)
-        if device == "cuda" and any(mode not in ("default", DIRECT) for mode in modes):
+        graphs = any(mode not in ("default", DIRECT) for mode in modes) and not replays
+        if device == "cuda" and graphs:
             names.append(INDUCTOR_GRAPHS)
     return names + [name for name in BASELINES[2:] if name in baselines]
 

@@ -59,6 +59,7 @@ class Kept:
         threads = effort.threads if effort.device == "cpu" else None
         for result in self.results:
             same = (case.name, effort.device, threads) == _key(result)
+            same = same and result["clock"] == effort.clock
             if same and all(result.get(name) == wanted[name] for name in ("machine", "versions")):
                 has_all = set(effort.names) - {BEST} <= set(result["contenders"])
                 return has_all and not _was_late(result, effort.limit)

@@ -33,6 +33,8 @@ FEWEST, USUAL = 11, 50
 WARM_CALLS = 5
 """Calls before any counts; replays and tapes are recorded in the first three."""
 CONFIDENCE = 0.95
+REPLAYS = "CUDA events around replays of CUDA graphs"
+"""The clock of a run in which the host's work does not count."""
 LATE = "not measured"
 """The first words of the reason where the time limit was over."""
 
@@ -60,12 +62,14 @@ class Effort:
     """For the whole case, compiling too; the fewest rounds are run all the same."""
     tuning: float
     """The seconds in which max-autotune tunes a case."""
+    replays: bool = False
+    """True to capture the call of each contender as a CUDA graph, and to time its replays."""
 
     @property
     def clock(self) -> str:
         """The time that counts; that of the process leaves out what else runs on a CPU."""
         if self.device == "cuda":
-            return "CUDA events"
+            return REPLAYS if self.replays else "CUDA events"
         return "CPU time of the process" if self.threads == 1 else "time of the clock"
 
     def sampler(self) -> Callable[[Call, int], float]:
@@ -74,6 +78,22 @@ class Effort:
             return by_events
         clock = time.process_time if self.threads == 1 else time.perf_counter
         return lambda call, number: by_clock(call, number, clock)
+
+
+def as_graph(call: Call) -> tuple[Call, list[torch.Tensor]]:
+    """A call as a CUDA graph to be replayed, and the results of its first replay."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(WARM_CALLS):
+            call()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = call()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph.replay, results(made)
 
 
 def by_clock(call: Call, number: int, clock: Callable[[], float]) -> float:
@@ -127,7 +147,10 @@ class Race:
                 continue
             try:
                 call = contender(name, own, inputs, graphs.append, self.effort.tuning)
-                found = errors(results(call()), exact, usual)
+                made = results(call())
+                if self.effort.replays:
+                    call, made = as_graph(call)
+                found = errors(made, exact, usual)
             except Exception as fault:  # whatever it is, the other contenders run
                 self.leave(name, sentence(fault))
                 self.check_device()
