@@ -4,8 +4,9 @@
     python benchmarks/gpu_alternatives.py --save benchmarks/results/gpu_alternatives_h200.json
     python benchmarks/gpu_alternatives.py --predict             # predictions alone, without a GPU
 
-Cases are those of benchmarks/gpu_limits.py with one kernel program each. Measured are the chosen
-configuration, the points of benchmarks/gpu_points.py, and then others of the search.
+Cases are those of benchmarks/gpu_limits.py with one kernel program each, and programs of others
+(benchmarks/gpu_part_points.py), each by itself. Measured are the chosen configuration, the points
+of benchmarks/gpu_points.py, and then others of the search.
 Each result is first compared with float64. Configurations run in turns, in CUDA graphs, on inputs
 that rotate: none is in the L2 cache. A line has the measured and the predicted microseconds, and
 the share of the memory's limit. Each case is compiled in a process of its own; one measures at a
@@ -33,14 +34,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned once does not count
 
 import torch
-from gpu_cases import CASES, GpuCase
+from gpu_cases import CASES
 from gpu_limits import BANDWIDTH, MOST_SETS, ROTATED
+from gpu_part_points import PARTS, Part
 from gpu_points import POINTS, UNITS
+from torch.fx import Node
 
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import choose, executable_of
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.runtime.measuring import measuring
+from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options
@@ -54,18 +58,35 @@ COMPILING = 0.55
 """The share of the time in which configurations are compiled."""
 
 
-class Alternatives:
-    """A case, and the choices that may run it."""
+ALL = {name: Part(name, tuple(points)) for name, points in POINTS.items()} | PARTS
+"""All programs that are measured, by name."""
 
-    def __init__(self, case: GpuCase, device: str) -> None:
-        self.case, self.machine = case, machine_for("cuda")
-        (inputs,) = case.sets(1, device) if device == "cuda" else [self.empty()]
-        (graph,) = captured(case.function, *inputs, runs=False)
-        options = Options(target="cuda", library="never", strict=True)
-        chooser = graph.chooser(options, self.machine)
+
+class Alternatives:
+    """A program of a case, and the choices that may run it."""
+
+    def __init__(self, name: str, device: str) -> None:
+        self.name, self.part, self.machine = name, ALL[name], machine_for("cuda")
+        self.case = next(c for c in CASES if c.name == self.part.case)
+        (inputs,) = self.case.sets(1, device) if device == "cuda" else [self.empty()]
+        (graph,) = captured(self.case.function, *inputs, runs=False)
+        wishes = {"together": self.part.together, "apart": self.part.apart}
+        chooser = graph.chooser(Options(target="cuda", library="never", **wishes), self.machine)
         chooser.choose_kernels()
         self.parts: PartCompiler = chooser.parts
-        ((*self.nodes,),) = self.parts.taken
+        (self.nodes,) = [own for own in self.parts.taken if self.holds(own)]
+
+    def holds(self, nodes: Sequence[Node]) -> bool:
+        """True if some operators are those of the program."""
+        names = {node.name for node in nodes}
+        return not self.part.operator or self.part.operator in names
+
+    def bytes(self, subject: Subject) -> float:
+        """The bytes of the inputs and of the last result of the program, each moved once."""
+        if not self.part.operator:
+            return self.case.bytes
+        given = {id(x): x for x in subject.inputs}
+        return float(sum(x.nbytes for x in (*given.values(), *tensors_of(self.nodes[-1]))))
 
     def empty(self) -> list[torch.Tensor]:
         """Inputs that are not computed with."""
@@ -76,12 +97,14 @@ class Alternatives:
         """At most so many choices, each with its predicted seconds; the usual one first.
 
         After it come the points of the case, others of the search, and neighbours of the first.
+        Points of a program among several are measured whatever is predicted for them.
         """
-        first, name = subject.choices[0], self.case.name
-        found = [first, *(point(first, *given) for given in POINTS[name])]
-        if name in UNITS:
+        first = subject.choices[0]
+        points = [point(subject.choices, *given) for given in self.part.points]
+        found = [first, *points]
+        if self.name in UNITS:
             request = self.parts.request(self.parts.program(self.nodes), "cuda")
-            other = choose(replace(request, unit=UNITS[name]))
+            other = choose(replace(request, unit=UNITS[self.name]))
             best, *more = Improver(other, self.machine).best(subject.sizes)
             ahead = replace(best, schedule=replace(best.schedule, ahead=True))
             near = [*neighbours(ahead, subject)]
@@ -89,11 +112,14 @@ class Alternatives:
         found += [*subject.choices[1:-1], *neighbours(first, subject)]
         made: dict[str, tuple[Choice, float]] = {}
         usual = self.seconds(first, subject)
+        wanted = points if self.part.operator else []
         for choice in found:
             seconds = self.seconds(choice, subject)
+            is_wanted = any(choice is x for x in wanted) and math.isfinite(seconds)
             launch = choice.config.launch.keys() - first.config.launch.keys()
             is_same = seconds == usual and bool(launch & {"stages", "group"})
-            if seconds < SLOW * usual and not is_same and len(made) < most:
+            is_new = seconds < SLOW * usual and not is_same
+            if (is_new or is_wanted) and len(made) < most:
                 made.setdefault(f"{choice.graph.digest}{choice.config}", (choice, seconds))
         return [*made.values()]
 
@@ -106,7 +132,8 @@ class Alternatives:
         from cuda_graphs import interleaved
 
         subject, place = subject_of(self.parts, self.nodes, self.machine), torch.device("cuda")
-        count = min(MOST_SETS, max(2, math.ceil(ROTATED / self.case.bytes)))
+        least = self.bytes(subject)
+        count = min(MOST_SETS, max(2, math.ceil(ROTATED / least)))
         sets = [subject.inputs, *(copied(subject.inputs) for _ in range(count - 1))]
         exactness = Exactness(subject)
         rows: dict[str, dict[str, Any]] = {}
@@ -116,7 +143,7 @@ class Alternatives:
                 break
             name = f"{choice.config}{' ' * len(rows)}"  # two may have one text
             row = {"config": str(choice.config), "predicted": predicted * 1e6}
-            rows[name] = row | {"case": self.case.name}
+            rows[name] = row | {"case": self.name, "bytes": least}
             try:
                 executable = executable_of([choice], None)
                 rows[name]["is_wrong"] = not exactness.error(executable) <= exactness.bar
@@ -139,10 +166,18 @@ def copied(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [made[id(x)] for x in inputs]
 
 
-def point(choice: Choice, tiles: Mapping[str, int], options: Mapping[str, Any]) -> Choice:
-    """A choice with other tiles and options; labels that it does not have are left out."""
-    made = replace(choice, schedule=replace(choice.schedule, **options))
-    dims = {dim.label: dim for dim in choice.scheduled()[1]}
+def point(
+    choices: Sequence[Choice], tiles: Mapping[str, int], options: Mapping[str, Any]
+) -> Choice:
+    """The first choice, or that of a snapshot, with other tiles and options.
+
+    Labels that it does not have are left out.
+    """
+    own = {name: value for name, value in options.items() if name != "snapshot"}
+    number = options.get("snapshot", choices[0].snapshot + 1) - 1
+    choice = next(choice for choice in choices if choice.snapshot == number)
+    made = replace(choice, schedule=replace(choice.schedule, **own))
+    dims = {dim.label: dim for dim in made.scheduled()[1]}
     changed = {dims[label]: tile for label, tile in tiles.items() if label in dims}
     return replace(made, tiles={**made.tiles, **changed})
 
@@ -160,9 +195,8 @@ def begin(ready: Any) -> None:
 def found(name: str, most: int, end: float, seconds: float) -> list[dict[str, Any]]:
     """The measured alternatives of a case, in a process of its own."""
     torch.set_grad_enabled(False)
-    case = next(c for c in CASES if c.name == name)
     try:
-        return [*Alternatives(case, "cuda").measured(most, end, seconds)]
+        return [*Alternatives(name, "cuda").measured(most, end, seconds)]
     except BaseException:
         _READY.abort()
         raise
@@ -170,24 +204,22 @@ def found(name: str, most: int, end: float, seconds: float) -> list[dict[str, An
 
 def predicted(name: str, most: int) -> list[dict[str, Any]]:
     """The same without a GPU: predictions alone."""
-    case = next(c for c in CASES if c.name == name)
     with offline(machine_for("cuda")):
-        made = Alternatives(case, "cpu")
+        made = Alternatives(name, "cpu")
         subject = subject_of(made.parts, made.nodes, made.machine)
-        choices = made.choices(subject, most)
+        choices, head = made.choices(subject, most), {"case": name, "bytes": made.bytes(subject)}
     rows = ((str(choice.config), seconds * 1e6) for choice, seconds in choices)
-    return [{"case": name, "config": config, "predicted": x} for config, x in rows]
+    return [head | {"config": config, "predicted": x} for config, x in rows]
 
 
 def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The lines of a case, the fastest first, and the usual choice marked."""
-    case = next(c for c in CASES if c.name == rows[0]["case"])
-    yield f"{case.name}: {case.bytes / BANDWIDTH * 1e6:.1f} µs by the memory"
-    usual = rows[0]
+    usual, least = rows[0], rows[0]["bytes"] / BANDWIDTH * 1e6
+    yield f"{usual['case']}: {least:.1f} µs by the memory"
     for row in sorted(rows, key=lambda r: (r.get("measured") or math.inf, r["predicted"])):
         time_of = row.get("measured")
         own = "        –" if time_of is None else f"{time_of:9.2f}"
-        share = "    " if time_of is None else f"{case.bytes / BANDWIDTH / time_of * 1e6:.2f}"
+        share = "    " if time_of is None else f"{least / time_of:.2f}"
         note = " (chosen)" * (row is usual) + " WRONG" * row.get("is_wrong", False)
         note += f" FAILED, {row['failed']}" if "failed" in row else ""
         yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {row['config']}{note}"
@@ -208,7 +240,7 @@ def main() -> None:
     parser.add_argument("--predict", action="store_true", help="measure nothing")
     parser.add_argument("--save", type=Path, metavar="FILE")
     options = parser.parse_args()
-    names = [name for name in POINTS if any(word in name for word in options.cases)]
+    names = [name for name in ALL if any(word in name for word in options.cases)]
     end = time.time() + options.seconds
     kept: list[dict[str, Any]] = []
     if options.predict:

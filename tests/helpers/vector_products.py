@@ -42,7 +42,8 @@ def vector_nest(
     function, specs = VECTORS[name]
     graph = bb.fuse(bb.lower(bb.trace(function, *specs))).fused[0]
     schedule = Schedule(split=dict(split or {}))
-    return untie_kernels(scheduled(stored_as(graph, dtype), "product", schedule))
+    nest = scheduled(stored_as(graph, dtype), "product", schedule, folds_late=True)
+    return untie_kernels(nest)
 
 
 def block_lengths(nest: Nest, rows: int, summed: int) -> dict[Dim, int]:

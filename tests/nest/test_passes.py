@@ -215,6 +215,32 @@ Nest("f", [Kernel("f", [m], [
 ])], [Q, K], [View(O, [M])])
 """
 
+UNMASKED_SUM = LONG_SUM.replace("N0[n], add)", "N0[n], add, tail_masked=False)")
+
+NORM_AND_VECTOR = """
+x = Tile([N0[n]], float32)
+y = Tile([N0[n]], float32)
+z = Tile([], float32)
+e = Tile([], float32)
+X = Buffer([BufferAxis(N0)], float32)
+W = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+w = Tile([M0[m], N0[n]], float32)
+Nest("f", [Kernel("f", [m], [
+    Fill(e, 0.0),
+    Fill(a, 0.0),
+    For(n, [
+        Load(x, X[N0[n]]),
+        Load(w, W[M0[m], N0[n]]),
+        Compute(y, x0 * x0, [x]),
+        Fold(z, y, N0[n], add, tail_masked=False),
+        Contract(a, w, x, N0[n]),
+        Compute(e, x0 + x1, [e, z]),
+    ], gathered=[[add, [a]], [add, [e]]]),
+    Compute(a, x0 / x1, [a, e]),
+    Store(O[M0[m]], a),
+])], [X, W], [View(O, [M])])
+"""
+
 TWO_KERNELS = """
 P = Axis(Symbol("MM"))
 P0 = Dim(P)
@@ -472,7 +498,8 @@ CASES = {
     "split_reduction, one by one": ("split_reduction", SUM_AND_PRODUCT, Schedule(split={"N": 4})),
     "fold_after_loops": ("fold_after_loops", NESTED_SUMS, None),
     "fold_after_loops, masked": ("fold_after_loops", MASKED_SUMS, None),
-    "fold_after_loops, a product": ("fold_after_loops", LONG_SUM, None),
+    "fold_after_loops, a product": ("fold_after_loops", UNMASKED_SUM, None),
+    "fold_after_loops, a product with a vector": ("fold_after_loops", NORM_AND_VECTOR, None),
     "take_turns": ("take_turns", ODD_PRODUCT, Schedule(programs=132)),
     "transpose_products": ("transpose_products", FEW_ROWS, Schedule(transposed=True)),
     "transpose_products, not asked for": ("transpose_products", FEW_ROWS, None),

@@ -17,7 +17,7 @@ def alternatives(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_cases_are_known(alternatives: ModuleType) -> None:
     names = {case.name for case in alternatives.CASES}
-    assert {*alternatives.POINTS} <= names
+    assert {part.case for part in alternatives.ALL.values()} <= names
     assert {*alternatives.UNITS} <= {*alternatives.POINTS}
 
 
@@ -32,3 +32,16 @@ def test_alternatives_differ_and_the_usual_choice_comes_first(alternatives: Modu
     assert "9.50 µs 0.77" in best
     assert "(chosen)" in second
     assert len(rest) == 10
+
+
+def test_a_program_among_several_has_points_of_its_own(alternatives: ModuleType) -> None:
+    first, *rows = alternatives.predicted("SwiGLU: down, 1x1024", 40)
+    assert first["bytes"] == 2 * (1024 * 2816 + 2816 + 1024 + 1024)
+    configs = [row["config"] for row in rows]
+    assert any("tiles B.0=4096, M.0=1; all grid; warps 4; stages 1" in c for c in configs)
+
+
+def test_a_point_may_take_another_snapshot(alternatives: ModuleType) -> None:
+    rows = alternatives.predicted("SwiGLU: up, 16x1024", 8)
+    assert "prologue apart" in rows[0]["config"]
+    assert rows[1]["config"].startswith("snapshot 2; tiles B.0=16, M.0=256, N.0=32; all grid")

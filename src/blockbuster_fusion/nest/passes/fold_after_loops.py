@@ -6,13 +6,17 @@ each thread adds up what it loads. The fold comes after the loop. Sums of fewer 
 accurate too.
 
 A block with elements beyond the end of its axis must have neutral ones there, as zeros in a sum.
-Loops with products keep their folds: their registers hold other accumulators.
+Loops with products of matrices keep their folds: their registers hold other accumulators. Products
+with vectors are summed place by place themselves (analysis/spread_sums.py), so that a norm beside
+them is folded with them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from blockbuster_fusion.ir.combiner import ANY, Combiner
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot
 from blockbuster_fusion.nest.nest import (
     Body,
     Compute,
@@ -24,6 +28,7 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Tile,
     read,
+    walk,
     written,
 )
 from blockbuster_fusion.nest.rewrite import FreshNames, all_read, rebuilt
@@ -31,14 +36,12 @@ from blockbuster_fusion.nest.rewrite import FreshNames, all_read, rebuilt
 
 def fold_after_loops(kernel: Kernel) -> Kernel:
     """Folds after loops rather than in them."""
-    if any(isinstance(s, Contract) for s in kernel.statements):
-        return kernel
     names = FreshNames(kernel)
 
     def rewrite(body: Body) -> Body:
         made: list[Statement] = []
         for statement in body:
-            if isinstance(statement, For):
+            if _may_fold_later(statement):
                 later = _folded_later(statement, names)
                 folded = {s.tile for s in later if isinstance(s, Fold)}  # so they need no filling
                 made = [s for s in made if not (isinstance(s, Fill) and s.tile in folded)] + later
@@ -46,7 +49,16 @@ def fold_after_loops(kernel: Kernel) -> Kernel:
                 made.append(statement)
         return tuple(made)
 
-    return replace(kernel, body=rebuilt(kernel.body, rewrite))
+    inner = tuple(
+        replace(s, body=rebuilt(s.body, rewrite)) if _may_fold_later(s) else s for s in kernel.body
+    )
+    return replace(kernel, body=rewrite(inner))
+
+
+def _may_fold_later(statement: Statement) -> TypeGuard[For]:
+    """True for a loop that multiplies no matrices, neither itself nor in loops inside."""
+    products = (s for s in walk((statement,)) if isinstance(s, Contract))
+    return isinstance(statement, For) and not any(map(is_dot, products))
 
 
 @dataclass(frozen=True)
