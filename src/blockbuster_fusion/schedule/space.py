@@ -50,7 +50,11 @@ SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
 FLAGS = ("apart", "padded", "mirrored", "paired", "ahead", "transposed", "described", "together")
 """The options of a schedule that are true or false, beside `atomic`."""
-EARLY = {Early.START: "launched early", Early.END: "launched early, at the end"}
+EARLY = {
+    Early.NO: [],
+    Early.START: ["launched early"],
+    Early.END: ["launched early, at the end"],
+}
 """The words for kernels that start before the one before them has ended."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
@@ -167,7 +171,7 @@ class Config:
         words += ["products transposed"] * self.schedule.transposed
         words += ["operands described"] * self.schedule.described
         words += ["launched together"] * self.schedule.together
-        words += [EARLY[self.schedule.early]] * (self.schedule.early in EARLY)
+        words += EARLY[self.schedule.early]
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 

@@ -25,7 +25,7 @@ def first_lines(launched: Launchable) -> list[str]:
 def signal_place(launched: Launchable, body: Body) -> int | None:
     """The statement of a body before which a program says that the next kernel may start.
 
-    None if it does so in its first lines, or by ending: one whose turns are over has nothing left.
+    None if it does so in its first lines, or by its end, as one that computes blocks in turns.
     """
     if launched.early is not Early.END or any(kernel.programs for kernel in launched.kernels):
         return None
