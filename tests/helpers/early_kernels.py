@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import improved
@@ -46,9 +47,12 @@ class EarlyCase:
     sizes: dict[str, int]
     options: tuple[tuple[str, Any], ...] = ()
 
+    def program(self) -> ArrayProgram:
+        return bb.trace(self.function, **self.specs)
+
     def choice(self, early: Early) -> Choice:
         """The best choice for an H200 in bfloat16, whose kernels start early."""
-        program = bb.trace(self.function, **self.specs)
+        program = self.program()
         request = Request(program, target="cuda", sizes=self.sizes, dtype="bfloat16", capability=90)
         best = improved(choose(request), (), known()["h200"])[0]
         schedule = replace(best.schedule, **dict(self.options), early=early)

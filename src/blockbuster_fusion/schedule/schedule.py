@@ -119,7 +119,7 @@ class Schedule:
             raise BadConfig(name="order", problem=f"{self.order!r} is no list of labels")
         object.__setattr__(self, "order", tuple(self.order))
         if not isinstance(self.early, Early):
-            known = ", ".join(map(str, Early))
+            known = ", ".join(early.value for early in Early)
             raise BadConfig(name="early", problem=f"{self.early!r}; known are {known}")
         for label in self.order:
             if self.order.count(label) > 1:
