@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED
-from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.nest import Early, Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.nest.passes.join_rows import join_rows
@@ -16,6 +16,7 @@ from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.select_once import select_once
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
 from blockbuster_fusion.nest.passes.sink import sink
+from blockbuster_fusion.nest.passes.start_early import start_early
 from blockbuster_fusion.nest.passes.sum_in_products import sum_in_products
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
@@ -43,6 +44,8 @@ class Choice:
     """The dims whose tiles the caller chose."""
     shared: int = USUAL_SHARED
     """The bytes of shared memory that one program of a kernel may take on the GPU."""
+    may_start_early: bool = True
+    """False if the GPU ends each kernel before it starts the next."""
     fused: Graph | None = None
     """The snapshot as the rules made it, before storage and safety."""
 
@@ -74,6 +77,8 @@ class Choice:
             tiles = fitted(loops.nest, tiles, sizes, given=self.given, shared=self.shared)
             nest = merging(tiles).observed(nest, observe)
             nest = joining(self.schedule).observed(nest, observe)
+            early = self.schedule.early if self.may_start_early else Early.NO
+            nest = starting(early).observed(nest, observe)
         return nest, tiles
 
     @property
@@ -141,3 +146,9 @@ def joining(schedule: Schedule) -> Pass[Nest, Nest]:
         return join_grids(nest) if schedule.together else nest
 
     return Pass("join_grids", "Launches independent kernels as one, on a GPU, if asked for.", join)
+
+
+def starting(early: Early) -> Pass[Nest, Nest]:
+    """The pass that has kernels of a GPU start before those before them have ended."""
+    doc = "Has kernels start before the one before them has ended, on a GPU, if asked for."
+    return Pass("start_early", doc, lambda nest: start_early(nest, early))

@@ -33,6 +33,7 @@ from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import NARROW, Storage, stored_as
 from blockbuster_fusion.schedule.defaults import by_estimate, default_tiles
+from blockbuster_fusion.schedule.early import can_start_early
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.snapshots import Snapshot, chosen_snapshots
 from blockbuster_fusion.schedule.space import Config
@@ -278,6 +279,7 @@ def choose(request: Request) -> list[Choice]:
             lambda: make_safe(request.as_stored(graph)).graph,
             given=frozenset(given[n]),
             shared=request.shared,
+            may_start_early=request.capability is None or can_start_early(request.capability),
             fused=snapshots.safe[n].source,
         )
         for n in numbers

@@ -43,6 +43,7 @@ from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers.attention_forms import FORMS, inputs_of
 from helpers.described_products import described_errors, described_resources
+from helpers.early_kernels import early_assembly, early_errors
 from helpers.effort import FULL, crossed
 from helpers.joined_rows import joined_errors, joined_resources
 from helpers.longest_first import longest_errors, longest_resources
@@ -636,6 +637,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_joined": joined_errors,
     "run_summed": summed_errors,
     "run_together": together_errors,
+    "run_early": early_errors,
     "run_longest": longest_errors,
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
@@ -661,6 +663,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_sunk": sunk_resources,
     "compile_joined": joined_resources,
     "compile_together": together_resources,
+    "compile_early": early_assembly,
     "compile_longest": longest_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }

@@ -12,6 +12,7 @@ import pytest
 from blockbuster_fusion.nest.analysis.shared_memory import SHARED
 from helpers import triton_cases
 from helpers.described_products import CASES as DESCRIBED
+from helpers.early_kernels import CASES as EARLY_CASES
 from helpers.effort import FULL
 from helpers.joined_rows import JOINED
 from helpers.longest_first import LONGEST
@@ -49,6 +50,7 @@ COMMANDS = (
     *("compile_shared", "compile_padded", "compile_turns", "compile_rows", "compile_scans"),
     *("compile_divided", "compile_sunk"),
     *("compile_joined", "compile_described", "compile_together", "compile_longest"),
+    "compile_early",
     "compile:90:float32",
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
@@ -334,6 +336,30 @@ def test_kernels_of_one_launch_need_no_more_than_the_largest() -> None:
         assert row["kernels"] == 3
         assert not row["spilled"]
         assert row["shared"] <= max(row["each_shared"])
+
+
+def test_early_kernels_give_what_others_give() -> None:
+    """Sums of random programs may cancel, so that only their bits are compared."""
+    rows = {row["case"]: row for row in found("run_early")}
+    assert {*TOGETHER} < set(rows)
+    assert not [row for row in rows.values() if not row["same"]]
+    assert not [rows[name] for name in TOGETHER if not rows[name]["error"] <= 4e-6]
+
+
+def test_early_kernels_wait_before_they_load_or_store() -> None:
+    """All threads wait, as no branch comes before; random programs and schedules do so, too."""
+    rows = found("compile_early")
+    assert {row["case"].split(":")[0] for row in rows} > set(EARLY_CASES)
+    assert any(row["signals"] for row in rows if row["early"] == "end")
+    for row in rows:
+        (wait,) = row["waits"]
+        assert wait < row["branch"], row
+        assert wait < row["access"], row
+        if row["early"] == "start":
+            assert wait < row["signals"][0] < row["access"], row
+        else:  # one that loads until its end signals by that
+            assert not (row["signals"] and row["turns"]), row
+            assert all(row["access"] < at for at in row["signals"]), row
 
 
 @pytest.mark.parametrize("name", JOINED)

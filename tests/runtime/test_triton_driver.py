@@ -37,6 +37,28 @@ int cuLaunchKernel(void *f, u x, u y, u z, u a, u b, u c, u shared, void *stream
     for (int64_t i = 0; i < (intptr_t)f; i++) notes[noted++] = *(int64_t *)given[i];
     return code;
 }
+/* A launch with attributes is noted as an ordinary one, after the numbers of an attribute. */
+struct attribute {
+    int id;
+    char more[4];
+    union {
+        char room[64];
+        int number;
+    } value;
+};
+struct config {
+    u x, y, z, a, b, c, shared;
+    void *stream;
+    struct attribute *attributes;
+    u count;
+};
+int cuLaunchKernelEx(const struct config *how, void *f, void **given, void **more) {
+    notes[noted++] = -(int64_t)how->count;
+    notes[noted++] = -how->attributes[0].id;
+    notes[noted++] = -how->attributes[0].value.number;
+    return cuLaunchKernel(f, how->x, how->y, how->z, how->a, how->b, how->c, how->shared,
+                          how->stream, given, more);
+}
 /* A descriptor is a checksum of what is encoded. */
 int cuTensorMapEncodeTiled(int64_t *made, int dtype, u rank, int64_t at, const uint64_t *lengths,
                            const uint64_t *steps, const u *block, const u *each, int interleaved,
@@ -202,6 +224,44 @@ def test_launches_run_in_order_and_some_alone(notes: Any) -> None:
     assert [found[at] for at in (0, 10, 21, 31)] == [1, 2, 1, 2]
 
 
+EARLY = [-1, -6, -1]
+"""One attribute, number 6, is 1: the driver's header has it for programmatic launches."""
+
+
+def test_an_early_kernel_is_launched_so_right_after_a_kernel(notes: Any) -> None:
+    """What is before the first one is not known; memory to clear is no kernel."""
+    usual = driver_launch(compiled({}, 2), (3,), [], [])
+    early = driver_launch(compiled({}, 2, launch_pdl=True), (4,), [], [])
+    assert usual is not None
+    assert early is not None
+    assert (usual.is_early, early.is_early) == (False, True)
+    memory = (ctypes.c_uint8 * 16)()
+    places: list[tuple[int, int]] = []
+    order = [early, early, usual, early, cleared("sums", 16), early]
+    steps = [(x, [(0, 0)] if x.bytes else places) for x in order]
+    run = Launches(steps, 0, "abcdef")
+    addresses = (ctypes.c_void_p * 1)(ctypes.addressof(memory))
+    run(addresses)
+    one, other = ([2, n, 1, 1, 128, 1, 1, 512, STREAM, 0, 0] for n in (4, 3))
+    assert noted(notes) == [*one, *EARLY, *one, *other, *EARLY, *one, *one]
+    ctypes.c_int64.in_dll(notes, "noted").value = 0
+    run(addresses, first=1, count=1)
+    assert noted(notes) == one
+
+
+def test_a_driver_without_attributes_launches_early_kernels_as_others(
+    notes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "libolder.so"
+    file.write_bytes(compile_c(DRIVER.replace("cuLaunchKernelEx", "unknown")).content)
+    monkeypatch.setattr(driver, "LIBRARY", str(file))
+    driver.load_library.cache_clear()
+    early = driver_launch(compiled({}, 2, launch_pdl=True), (4,), [], [])
+    assert early is not None
+    Launches([(early, []), (early, [])], 0, "ab")((ctypes.c_void_p * 1)())
+    assert noted(ctypes.CDLL(str(file))) == [2, 4, 1, 1, 128, 1, 1, 512, STREAM, 0, 0] * 2
+
+
 def test_each_thread_has_a_context_once(notes: Any) -> None:
     """A thread that has not used the GPU has none, and the driver would refuse to launch."""
     launch = driver_launch(compiled({"M": "i32"}, 1), (1,), [1], [])
@@ -238,7 +298,6 @@ def test_an_error_of_the_driver_names_the_kernel(notes: Any) -> None:
     "made",
     [
         compiled(SIGNATURE, 7, num_ctas=2),
-        compiled(SIGNATURE, 7, launch_pdl=1),
         compiled(SIGNATURE, 7, global_scratch_size=64),
         compiled({**SIGNATURE, "S": "fp32"}, 7),
         compiled({**SIGNATURE, "S": "nvTmaDesc"}, 7),

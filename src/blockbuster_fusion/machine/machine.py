@@ -51,6 +51,9 @@ class Machine:
     """Seconds of the host for one kernel."""
     step: float
     """Seconds of the device between two kernels that are launched together."""
+    early: float = 0.0
+    """Seconds of `step` that a GPU saves if a kernel starts before the one before it has ended; 0
+    if it has no such launches, or they do not pay."""
     wake: float = 0.0
     """Seconds to start all processors on one kernel, and to wait for them."""
     programs: int = 1
@@ -125,7 +128,7 @@ def _problem(machine: Machine) -> str:
             return f"{key} is {number!r}, but must be a number"
         if not 0 < number < float("inf"):
             return f"{key} is {number}, but must be positive and finite"
-    for key in ("launch", "step", "wake", "latency"):
+    for key in ("launch", "step", "early", "wake", "latency"):
         number = getattr(machine, key)
         if not isinstance(number, int | float) or not 0 <= number < float("inf"):
             return f"{key} is {number!r}, but must be a number of seconds, not negative"

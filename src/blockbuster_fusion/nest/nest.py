@@ -328,6 +328,14 @@ Body = tuple[Statement, ...]
 # --------------------------------------------------------------------- kernels
 
 
+class Early(Enum):
+    """When kernels let the next one start, on a GPU (passes/start_early.py)."""
+
+    NO = "no"  # once a kernel has ended
+    START = "start"  # as soon as all of its programs have started
+    END = "end"  # as soon as all of them have begun to load their last blocks
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
@@ -336,7 +344,8 @@ class Kernel:
     There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py). A program
     of a paired one runs the body for the block at (i, j), and then for that at (j, i). One that
     loads ahead does so in loops that fold or store each block, too (passes/load_ahead.py). A
-    described kernel loads operands by tensor descriptors (passes/describe_operands.py).
+    described kernel loads operands by tensor descriptors (passes/describe_operands.py). An early
+    one may start before the kernel before it has ended (passes/start_early.py).
     """
 
     name: str
@@ -347,6 +356,7 @@ class Kernel:
     is_paired: bool = False
     loads_ahead: bool = False
     is_described: bool = False
+    early: Early = Early.NO
 
     @property
     def kernels(self) -> "tuple[Kernel, ...]":
@@ -414,6 +424,7 @@ class Grids:
 
     name: str
     kernels: tuple[Kernel, ...]
+    early: Early = Early.NO
 
     @property
     def statements(self) -> Iterator[Statement]:

@@ -70,8 +70,9 @@ lanes part total wide row rows run run_end at w x half left argc argv good faile
 
 _TRITON_LOCALS = """
 tl triton torch libdevice sys pid group rows place width diagonal turn GROUP STAGES PROGRAMS
-DEVICE INTERPRETED main good function grid options arguments warmup num_warps num_stages num_ctas
-maxnreg debug sanitize_overflow instrumentation_mode launch_cooperative_grid launch_pdl
+gdc_wait gdc_launch_dependents DEVICE INTERPRETED main good function grid options arguments warmup
+num_warps num_stages num_ctas maxnreg debug sanitize_overflow instrumentation_mode
+launch_cooperative_grid launch_pdl
 """
 """Variables and parameters of printed kernels, and of the calls that launch them."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.nest import Early, Nest
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds, main_bytes, residents
 from blockbuster_fusion.schedule.joined import joined_work
@@ -60,14 +60,15 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
     """The time of one launch on a machine, from the work of its kernels.
 
     No kernel is faster beside others than alone: a few long programs take their time. Descriptors
-    are for single ones.
+    are for single ones. One that starts early does so while the one before it ends.
     """
     if machine.target == "cuda":
         if len(works) > 1 and schedule.described:
             schedule = replace(schedule, described=False)
         alone = [gpu_seconds(work, machine, schedule) for work in works]
         together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
-        return Seconds(max(*alone, *together, 0.0) + machine.step, machine.launch)
+        step = machine.step - (machine.early if schedule.early is not Early.NO else 0.0)
+        return Seconds(max(*alone, *together, 0.0) + step, machine.launch)
     (work,) = works
     device = cpu_seconds(work, machine, schedule.threads)
     return Seconds(device + machine.step + machine.launch)  # the host is the device

@@ -22,6 +22,7 @@ from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.spread_sums import folding_loops
 from blockbuster_fusion.nest.nest import (
     Contract,
+    Early,
     Fold,
     For,
     Kernel,
@@ -49,6 +50,12 @@ SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
 FLAGS = ("apart", "padded", "mirrored", "paired", "ahead", "transposed", "described", "together")
 """The options of a schedule that are true or false, beside `atomic`."""
+EARLY = {
+    Early.NO: [],
+    Early.START: ["launched early"],
+    Early.END: ["launched early, at the end"],
+}
+"""The words for kernels that start before the one before them has ended."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
 CHUNKS = (1, 4, 16, 64)
@@ -105,6 +112,8 @@ class Config:
         if self.schedule.split:
             made |= {"split": dict(self.schedule.split), "atomic": self.schedule.atomic}
         made |= {name: True for name in FLAGS if getattr(self.schedule, name)}
+        if self.schedule.early is not Early.NO:
+            made["early"] = self.schedule.early.value
         return made | self.launch
 
     @property
@@ -118,7 +127,7 @@ class Config:
         """The configuration that some data stands for, or BadConfig."""
         if not isinstance(given, Mapping):
             raise BadConfig(name="a configuration", problem=f"{given!r} is no mapping")
-        known = {"snapshot", "tiles", "grid", "order", "split", "atomic", *FLAGS, *LAUNCH}
+        known = {"snapshot", "tiles", "grid", "order", "split", "atomic", "early", *FLAGS, *LAUNCH}
         for name in given:
             if name not in known:
                 raise BadConfig(name=name, problem=f"unknown; known are {', '.join(sorted(known))}")
@@ -131,6 +140,9 @@ class Config:
             raise BadConfig(name="grid", problem=f"{grid!r}; known are {', '.join(GRIDS)}")
         if type(snapshot) is not int or snapshot < 0:
             raise BadConfig(name="snapshot", problem=f"{snapshot!r} is no number from 0 on")
+        early, earlies = given.get("early", "no"), [early.value for early in Early]
+        if early not in earlies:
+            raise BadConfig(name="early", problem=f"{early!r}; known are {', '.join(earlies)}")
         launch = {name: given[name] for name in LAUNCH if given.get(name) is not None}
         order = given.get("order")
         schedule = Schedule(
@@ -138,6 +150,7 @@ class Config:
             order=() if order is None else order,
             split=dict(split),
             atomic=bool(given.get("atomic", False)),
+            early=Early(early),
             **{name: bool(given.get(name, False)) for name in FLAGS},
             **launch,
         )
@@ -158,6 +171,7 @@ class Config:
         words += ["products transposed"] * self.schedule.transposed
         words += ["operands described"] * self.schedule.described
         words += ["launched together"] * self.schedule.together
+        words += EARLY[self.schedule.early]
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 

@@ -14,6 +14,7 @@ from blockbuster_fusion.choice import (
     Choice,
     joining,
     merging,
+    starting,
 )
 from blockbuster_fusion.compiler import Request, choose, first_with_kernels, with_known_sizes
 from blockbuster_fusion.ir.graph import Graph
@@ -58,6 +59,7 @@ def pass_docs() -> dict[str, str]:
         *ON_A_GPU,
         merging({}),
         joining(schedule),
+        starting(schedule.early),
     )
     return FRONT | {each.name: each.doc for each in named}
 

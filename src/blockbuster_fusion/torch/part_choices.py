@@ -19,6 +19,7 @@ from blockbuster_fusion.improve import Elsewhere, Improver, Points, points_of
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.nest.nest import Early
 from blockbuster_fusion.plans.plan import Kernels
 from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
@@ -121,7 +122,14 @@ class PartChoices:
         best = [*self.ahead.result(self.key(part, target), improver, sizes), *choices]
         best = improver.steady(best, self.points(part))
         tuned = tuned_choices(job.request, self.tuning(part, target), machine, best[0], sizes)
-        return Candidates([*tuned, *best], improver)
+        return Candidates([self.as_asked(x) for x in (*tuned, *best)], improver)
+
+    def as_asked(self, choice: Choice) -> Choice:
+        """A choice whose kernels start early or not, if the caller says so."""
+        early = self.options.early
+        if early is None:
+            return choice
+        return replace(choice, schedule=replace(choice.schedule, early=Early(early)))
 
     def put_first(self, part: PartProgram, target: str, choice: Choice) -> list[Choice]:
         """The choices for a part, of which one becomes the first."""
@@ -171,7 +179,9 @@ class PartChoices:
             return Elsewhere()
         key = (*self.key(part, target), str(found.choices[0].config))
         if key not in self.ranged:
-            self.ranged[key] = found.improver.elsewhere(found.choices[0], points)
+            others = found.improver.elsewhere(found.choices[0], points)
+            asked = tuple(map(self.as_asked, others.choices))
+            self.ranged[key] = replace(others, choices=asked)
         return self.ranged[key]
 
     def planned_elsewhere(self, part: PartProgram, target: str) -> Elsewhere:
@@ -244,7 +254,8 @@ class PartChoices:
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
         sizes = (self.sizes(part), self.points(part))
         program = (part.expressed.program, part.expressed.reads_transposed)
-        return (*program, storage, target, *sizes, self.threads, self.planned_key(part))
+        asked = (self.threads, self.options.early)
+        return (*program, storage, target, *sizes, *asked, self.planned_key(part))
 
     def planned_key(self, part: PartProgram) -> Hashable:
         """The configurations that a plan has for a part; None if there is no plan."""

@@ -6,8 +6,9 @@ Several kernels of one launch are functions that a program chooses from by its n
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from blockbuster_fusion.naming import comment
-from blockbuster_fusion.nest.nest import Grids, Kernel, Launchable, Nest, Store, accesses
+from blockbuster_fusion.nest.nest import Early, Grids, Kernel, Launchable, Nest, Store, accesses
 from blockbuster_fusion.printers.triton.body import BodyPrinter
+from blockbuster_fusion.printers.triton.early import IMPORT, first_lines, signal_place
 from blockbuster_fusion.printers.triton.grid import (
     PROGRAM,
     grid_length,
@@ -30,6 +31,8 @@ def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
     head = ["import triton", "import triton.language as tl"]
     if libdevice:
         head.append("from triton.language.extra import libdevice")
+    if any(launched.early is not Early.NO for launched in nest.launches):
+        head.append(IMPORT)
     parts = ["\n".join(head), *(HELPERS[h].strip() for h in HELPERS if h in helpers), *functions]
     return "\n\n\n".join(parts) + "\n"
 
@@ -67,16 +70,25 @@ class _Printer:
 
     def kernel(self, kernel: Kernel, body: BodyPrinter) -> str:
         """The function of a kernel that is launched by itself."""
-        lines = _program(kernel, body)
+        lines = self.program(kernel, body)
         if kernel.programs:
             lines = turn_lines(kernel, body.variables, lines)
         elif has_number(kernel):
             lines = [PROGRAM, *lines]
+        lines = [*first_lines(kernel), *lines]
         return _function(kernel, self.annotated(body.variables.used), lines)
+
+    def program(self, kernel: Kernel, printer: BodyPrinter) -> list[str]:
+        """The lines of one program, which has the number `pid`."""
+        body = printer.lines(signal_place(self.launched, kernel.body))
+        variables = printer.variables
+        grid = grid_lines(kernel, variables)
+        lines = [*variables.preamble(), *body]
+        return [*grid, *(pair_lines(kernel, variables, lines) if kernel.is_paired else lines)]
 
     def body(self, kernel: Kernel, body: BodyPrinter) -> str:
         """The function of one of several kernels: it gets the number of the program in its grid."""
-        lines = _program(kernel, body)
+        lines = self.program(kernel, body)
         own = [["pid"]] if has_number(kernel) else []
         return _function(kernel, [*own, *self.annotated(body.variables.used)], lines)
 
@@ -85,7 +97,7 @@ class _Printer:
 
         There is an `if` for each body, and no `else`: so Triton gives them the same shared memory.
         """
-        lines, used, last = [PROGRAM], set[str](), len(grids.kernels)
+        lines, used, last = [*first_lines(grids), PROGRAM], set[str](), len(grids.kernels)
         begin = ""
         for number, (kernel, body) in enumerate(zip(grids.kernels, self.bodies, strict=True), 1):
             end = self.names.local("end", str(number)) if number < last else ""
@@ -130,14 +142,6 @@ class _Printer:
         for group in (names.blocks, names.evens, names.runs):
             yield from _fours(name for name in group.values() if name in used)
         yield from _fours(name for name in options if name in used)
-
-
-def _program(kernel: Kernel, printer: BodyPrinter) -> list[str]:
-    """The lines of one program, which has the number `pid`."""
-    body = printer.lines()
-    grid = grid_lines(kernel, printer.variables)
-    lines = [*printer.variables.preamble(), *body]
-    return [*grid, *(pair_lines(kernel, printer.variables, lines) if kernel.is_paired else lines)]
 
 
 def _function(

@@ -21,6 +21,7 @@ from blockbuster_fusion.nest.nest import (
     BufferAxis,
     Cascade,
     Contract,
+    Early,
     Fold,
     For,
     Kernel,
@@ -231,6 +232,8 @@ class LaunchPlanner:
             programs = constants["PROGRAMS"] = min(programs, most)
         chosen = {**options, "num_warps": warps, "num_stages": stages}
         chosen.pop("group", None)
+        if self.launched.early is not Early.NO:
+            chosen["launch_pdl"] = True
         scratch, matrices = self.scratch_shapes(sizes, tiles), self.shapes_and_blocks(sizes, tiles)
         return LaunchPlan((programs, 1, 1), scratch, constants, chosen, matrices)
 

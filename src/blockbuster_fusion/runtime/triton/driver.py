@@ -62,6 +62,8 @@ class DriverLaunch:
     beside the address."""
     odd: Odd = frozenset()
     """The arrays at odd addresses that it was compiled for."""
+    is_early: bool = False
+    """True if it may start before the kernel before it has ended, for whose end it waits."""
 
 
 def cleared(name: str, size: int) -> DriverLaunch:
@@ -86,7 +88,7 @@ def driver_launch(
     """
     about = compiled.metadata
     extras = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
-    if about.num_ctas != 1 or any(getattr(about, x, 0) for x in (*extras, "launch_pdl")):
+    if about.num_ctas != 1 or any(getattr(about, x, 0) for x in extras):
         return None
     kinds = list(compiled.src.signature.values())
     taken = [at for at, kind in enumerate(kinds) if kind != "constexpr"]
@@ -121,6 +123,7 @@ def driver_launch(
         trace=trace,
         maps=tuple(maps),
         odd=odd,
+        is_early=bool(getattr(about, "launch_pdl", False)),
     )
 
 
@@ -239,7 +242,7 @@ class Launches:
         form.parameter_count, form.count = len(launch.parameters), len(own)
         form.function, form.bytes = launch.function, launch.bytes
         form.grid[:] = [int_of(x), *rest]
-        form.threads, form.shared = launch.threads, launch.shared
+        form.threads, form.shared, form.early = launch.threads, launch.shared, launch.is_early
         form.blocks = x.register if isinstance(x, Number) else -1
         form.code, form.code_count = self.kept(x for each in code for x in each), len(code)
         form.sized, form.sized_count = self.kept(x for each in sized for x in each), len(sized)

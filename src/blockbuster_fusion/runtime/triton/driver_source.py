@@ -31,6 +31,7 @@ class Form(ctypes.Structure):
         ("grid", ctypes.c_uint * 3),
         ("threads", ctypes.c_uint),
         ("shared", ctypes.c_uint),
+        ("early", ctypes.c_uint),
     )
 
 
@@ -57,7 +58,7 @@ struct form {{
     void *function;
     const int64_t *parameters, *places, *bases, *offsets, *odd, *code, *sized, *maps;
     int64_t parameter_count, count, code_count, sized_count, map_count, bytes, blocks;
-    unsigned grid[3], threads, shared;
+    unsigned grid[3], threads, shared, early;
 }};
 struct entry {{
     const struct form *forms;
@@ -66,9 +67,23 @@ struct entry {{
     const int64_t *released;
     int64_t released_count;
 }};
+/* CUlaunchAttribute and CUlaunchConfig of the driver, and the attribute of early kernels. */
+struct attribute {{
+    int64_t id;
+    int value[16];
+}};
+struct config {{
+    u grid[3], block[3], shared;
+    void *stream;
+    const struct attribute *attributes;
+    u attribute_count;
+}};
+enum {{ PROGRAMMATIC_STREAM_SERIALIZATION = 6 }};
 typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
+typedef int (*launch_with)(const struct config *, void *, void **, void **);
 typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
 static launch_kernel launch;
+static launch_with launch_early; /* none in old drivers, where kernels start one after the other */
 static clear_memory clear;
 static int (*current)(void **), (*device_of)(int *, int), (*retain)(void **, int), (*set)(void *);
 
@@ -76,6 +91,7 @@ int find(const char *library) {{
     void *found = dlopen(library, RTLD_NOW);
     if (!found) return 1;
     launch = (launch_kernel)dlsym(found, "cuLaunchKernel");
+    launch_early = (launch_with)dlsym(found, "cuLaunchKernelEx");
     clear = (clear_memory)dlsym(found, "cuMemsetD8Async");
     encode = (encode_map)dlsym(found, "cuTensorMapEncodeTiled");
     *(void **)&current = dlsym(found, "cuCtxGetCurrent");
@@ -95,9 +111,10 @@ static int with_context(int number) {{
     return failed ? failed : set(context);
 }}
 
-/* Launches a kernel in one of its forms, if that fits. */
+/* Launches a kernel in one of its forms, if that fits. One that comes right after a kernel starts
+   early if it may: what else is in the stream before it ends first. */
 static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
-                    void *stream) {{
+                    void *stream, int is_after_kernel) {{
     int64_t parameters[one->parameter_count], made[one->code_count + 1], other = 0;
     void *pointers[one->parameter_count];
     if (!traced(one->code, one->code_count, numbers, made)) return UNFIT;
@@ -121,6 +138,12 @@ static int launched(const struct form *one, const int64_t *addresses, const int6
         pointers[place] = &maps[j];
     }}
     const unsigned *grid = one->grid, blocks = one->blocks < 0 ? grid[0] : made[one->blocks];
+    if (one->early && is_after_kernel && launch_early) {{
+        const struct attribute early = {{PROGRAMMATIC_STREAM_SERIALIZATION, {{1}}}};
+        const struct config config = {{
+            {{blocks, grid[1], grid[2]}}, {{one->threads, 1, 1}}, one->shared, stream, &early, 1}};
+        return launch_early(&config, one->function, pointers, 0);
+    }}
     return launch(one->function, blocks, grid[1], grid[2], one->threads, 1, 1, one->shared, stream,
                   pointers, 0);
 }}
@@ -134,6 +157,7 @@ int64_t play(const struct entry *entries, int64_t count, int64_t *addresses,
              const int64_t *numbers, void *stream, int device, int mode) {{
     const int lost = with_context(device);
     if (lost) return lost;
+    int is_after_kernel = 0;
     for (int64_t i = 0; i < count; i++) {{
         const struct entry *one = &entries[i];
         release(addresses, one->released, one->released_count);
@@ -141,8 +165,9 @@ int64_t play(const struct entry *entries, int64_t count, int64_t *addresses,
         const int64_t forms = __atomic_load_n(&one->count, __ATOMIC_ACQUIRE);
         int failed = one->call ? called(one->call, addresses, numbers, mode) : UNFIT;
         for (int64_t j = 0; j < forms && failed == UNFIT; j++)
-            failed = launched(&one->forms[j], addresses, numbers, stream);
+            failed = launched(&one->forms[j], addresses, numbers, stream, is_after_kernel);
         if (failed) return i * {CODES} + failed;
+        is_after_kernel = !one->call && one->forms[0].function;
     }}
     return 0;
 }}

@@ -1,0 +1,27 @@
+"""Kernels of a GPU that start early: which they are by default (nest/passes/start_early.py)."""
+
+from collections.abc import Sequence
+
+from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.nest.nest import Early
+from blockbuster_fusion.schedule.cost import Seconds
+
+USUAL = Early.START
+"""The time from which on the next kernel may start, where it pays."""
+LONGEST = 60e-6
+"""The seconds of a kernel beside which the time between two kernels does not matter. Programs that
+wait take room on processors, which slows large products down."""
+
+FIRST = 90
+"""The compute capability from which on GPUs have such launches."""
+
+
+def can_start_early(capability: int) -> bool:
+    """True for GPUs that start kernels before the one before them has ended."""
+    return capability >= FIRST
+
+
+def usual_early(launches: Sequence[Seconds], machine: Machine) -> Early:
+    """When kernels of these predicted times let the next one start."""
+    is_worth_it = machine.early > 0 and all(x.device <= LONGEST for x in launches)
+    return USUAL if is_worth_it else Early.NO
