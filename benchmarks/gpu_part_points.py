@@ -31,8 +31,9 @@ class Part:
 
 
 LAYER = "rms norm, SwiGLU, residual"
-UP, DOWN = "mul_2", "mm_2"
-"""The last operator before the second array between kernels, and the product after it."""
+UP, DOWN = "mm_1", "mm_2"
+"""The last product of the up-projections, and that of the down-projection. Other operators have
+other names where PyTorch writes out a norm."""
 
 
 def vectors(points: Iterable[tuple[int, int, int, int]]) -> Iterator[Point]:
@@ -167,7 +168,7 @@ def part(sizes: tuple[int, ...], operator: str, points: Iterable[Point], **wishe
 
 
 HALVES = {"apart": ((UP, DOWN),)}
-GATED = {"together": (("mm", "silu", "mm_1", "mul_2"),)}
+GATED = {"together": (("mm", "silu", "mm_1"),)}
 UNFUSED = {"apart": (("mm", "mm_1"), (UP, DOWN))}
 PARTS: dict[str, Part] = {
     "SwiGLU: up, 1x4096": part((1, *WIDE), UP, up_of_one_row()),
