@@ -247,7 +247,7 @@ def _launched(tape: Any, addresses: Any, read: int, written: int, x: Tensor) -> 
     """The result of a kernel."""
     made = torch.empty((ROWS, WIDTH))
     addresses[read], addresses[written] = x.data_ptr(), made.data_ptr()
-    tape(addresses)
+    tape.run(addresses, (), 0, 1)
     return made
 
 

@@ -57,8 +57,13 @@ def contender(
     inputs: Sequence[Tensor],
     watcher: Callable[[CompiledGraph], None],
     tuning: float,
+    *,
+    replays: bool = False,
 ) -> Call:
-    """A call of the model as one contender runs it; compiles nothing yet."""
+    """A call of the model as one contender runs it; compiles nothing yet.
+
+    With `replays`, a CUDA graph is captured of it. Then the time of plain calls decides nothing.
+    """
     if name in (EAGER, BEST):
         return lambda: model(*inputs)
     if name == ONNX_RUNTIME:
@@ -74,7 +79,7 @@ def contender(
         return _replayed(torch.compile(model, dynamic=False, mode="reduce-overhead"), inputs)
 
     def blockbuster(module: Any, examples: Any, mode: str | None = None) -> Any:
-        options = {"seconds": tuning}
+        options = {"seconds": tuning, "time_model": not replays}
         return backend(module, examples, watcher=watcher, mode=mode, options=options)
 
     mode = name.removeprefix(f"{OURS} ")

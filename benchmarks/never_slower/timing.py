@@ -146,7 +146,10 @@ class Race:
             if own is None:
                 continue
             try:
-                call = contender(name, own, inputs, graphs.append, self.effort.tuning)
+                effort = self.effort
+                call = contender(
+                    name, own, inputs, graphs.append, effort.tuning, replays=effort.replays
+                )
                 made = results(call())
                 if self.effort.replays:
                     call, made = as_graph(call)

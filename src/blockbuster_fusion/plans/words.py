@@ -39,7 +39,7 @@ def proof(certificate: Certificate | None, chosen_by: str) -> str:
     if certificate is None:
         return f"chosen by {chosen_by}" if chosen_by else "nothing to choose"
     if certificate.proven:
-        return f"proven to be the least, among {certificate.candidates} candidates"
+        return f"proven to be the least, among {counted(certificate.candidates, 'candidate')}"
     caps = f" ({', '.join(certificate.caps)})" if certificate.caps else ""
     if certificate.bound <= 0:
         return f"{UNPROVEN}: nothing is known of the least cost{caps}"

@@ -267,8 +267,10 @@ class Launches:
         count = len(self.entries) - first if count is None else count
         entries = self.start + first * _SIZE
         failed = self.play(entries, count, addresses, numbers, stream, self.device, mode)
-        if not failed:
-            return None
+        return self.stopped(failed, first) if failed else None
+
+    def stopped(self, failed: int, first: int = 0) -> "Stopped":
+        """The launch at which a call from the `first` on has stopped, or LaunchFailed."""
         at, code = divmod(failed, CODES)
         is_repeatable = code == REFUSED and first + at in self.repeatable
         if code in (UNFIT, DIFFERS) or is_repeatable:

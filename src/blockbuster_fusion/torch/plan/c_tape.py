@@ -63,14 +63,12 @@ class Tape:
         self.held.append(made)
         return ctypes.addressof(made)
 
-    def __call__(
-        self, addresses: "ctypes.Array[ctypes.c_void_p]", values: Sequence[Any] = ()
-    ) -> None:
-        """Runs the launches; `addresses` are those of the bases."""
-        numbers = self.numbers.read(values) if self.numbers.count else None
-        failed = self.function(self.start, len(self.names), addresses, numbers, most_threads())
-        if failed:
-            self.fail(failed)
+    def lines(self, name: Callable[[str, Any], str], values: str) -> Iterator[str]:
+        """The text of a call, of the addresses `a` of the bases, with names for what it needs."""
+        numbers = f"{name('read', self.numbers.read)}({values})" if self.numbers.count else "None"
+        given = f"{self.start}, {len(self.names)}, a, {numbers}, {name('most', most_threads)}()"
+        yield f"failed = {name('play', self.function)}({given})"
+        yield f"if failed: {name('tape', self)}.fail(failed)"
 
     def run(self, addresses: Any, values: Sequence[Any], first: int, count: int) -> None:
         """Runs some of the launches."""

@@ -22,7 +22,7 @@ from blockbuster_fusion.torch.plan.sized import CallNumbers, GpuKernel
 from blockbuster_fusion.torch.plan.steps import with_strides
 
 if TYPE_CHECKING:  # it needs Triton
-    from blockbuster_fusion.runtime.triton.driver import DriverLaunch
+    from blockbuster_fusion.runtime.triton.driver import DriverLaunch, Stopped
 
     Action = DriverLaunch | GpuKernel | LibraryCall | Release
 
@@ -57,15 +57,35 @@ class GpuTape:
         self.launches = Launches(located, device.index, names, self.numbers.places)
         self.is_compiled = False
 
-    def __call__(self, addresses: Any, values: Sequence[Any] = ()) -> None:
-        """Runs the launches on the current device; `addresses` are those of the bases."""
-        self.run(addresses, values, 0, len(self.places))
+    def lines(self, name: Callable[[str, Any], str], values: str) -> Iterator[str]:
+        """The text of a call, of the addresses `a` of the bases, with names for what it needs.
+
+        It runs the launches on the current device, and saves some calls of Python's.
+        """
+        launches = self.launches
+        numbers = f"{name('read', self.numbers.read)}({values})" if self.numbers.count else "None"
+        stream = name("stream", torch._C._cuda_getCurrentRawStream)
+        mode = name("mode", torch.is_inference_mode_enabled)
+        place = f"{stream}({launches.device}), {launches.device}, {mode}()"
+        yield f"numbers = {numbers}"
+        first = f"{launches.start}, {len(self.places)}"
+        yield f"failed = {name('play', launches.play)}({first}, a, numbers, {place})"
+        yield f"if failed: {name('tape', self)}.resume(failed, a, numbers)"
+
+    def resume(self, failed: int, addresses: Any, numbers: Any) -> None:
+        """Runs the launch at which a call has stopped, and those after it."""
+        stopped = self.launches.stopped(failed)
+        self.go_on(stopped, addresses, numbers, len(self.places))
 
     def run(self, addresses: Any, values: Sequence[Any], first: int, count: int) -> None:
         """Runs some of the launches."""
         numbers = self.numbers.read(values) if self.numbers.count else None
-        end = first + count
-        while stopped := self.launches(addresses, first, end - first, numbers):
+        stopped = self.launches(addresses, first, count, numbers)
+        self.go_on(stopped, addresses, numbers, first + count)
+
+    def go_on(self, stopped: "Stopped | None", addresses: Any, numbers: Any, end: int) -> None:
+        """Runs the launches from one that has stopped on, up to `end`."""
+        while stopped is not None:
             if stopped.reason == UNFIT:
                 self.meet(stopped.at, addresses, numbers)
             elif stopped.reason == DIFFERS:
@@ -76,6 +96,7 @@ class GpuTape:
             else:
                 self.repeat(stopped.at, addresses)
             first = stopped.at + 1
+            stopped = self.launches(addresses, first, end - first, numbers)
 
     def taken(self, x: Result, addresses: Any) -> torch.Tensor:
         """A result of a call from C as a tensor, which C does not keep any more."""

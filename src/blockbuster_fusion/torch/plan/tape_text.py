@@ -152,7 +152,8 @@ class _Text:
         elif part.tape is not None:
             profile = f"{self.name('part', part)}.profile(a, {values})"
             yield f"if profiler._is_profiler_enabled: {profile}"
-            yield f"else: {self.name('tape', part.tape)}(a, {values})"
+            yield "else:"
+            yield from (f"    {line}" for line in part.tape.lines(self.name, values))
         for slot, handle in part.taken:
             yield f"{self.value(slot)}, a[{handle}] = tensor_of(a[{handle}]), None"
         for slot in part.dead:
