@@ -1,4 +1,4 @@
-"""Times of PyTorch's operators on a GPU: weights come from memory, as in a model."""
+"""Times of PyTorch's operators on a GPU: inputs come from memory, as those of kernels do."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,17 +30,17 @@ def times(rows: int, width: int) -> tuple[LibraryTimes, Node]:
     ("rows", "width", "copies"),
     [(16, 16, MOST_COPIES), (1024, 2048, 13), (4096, 8192, 1), (5000, 3000, 2)],
 )
-def test_weights_are_as_many_as_the_cache_does_not_hold(
+def test_inputs_are_as_many_as_the_cache_does_not_hold(
     rows: int, width: int, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "machine_for", lambda target: H200)
     made, product = times(rows, width)
-    assert made.copies_of_weights(product.all_input_nodes, CUDA) == copies
-    assert made.copies_of_weights(product.all_input_nodes, torch.device("cpu")) == 1
-    assert made.copies_of_weights(product.all_input_nodes[:1], CUDA) == 1
+    assert made.copies_of_inputs(product.all_input_nodes, CUDA) == copies
+    assert made.copies_of_inputs(product.all_input_nodes, torch.device("cpu")) == 1
+    assert made.copies_of_inputs(product.all_input_nodes[:1], CUDA) == MOST_COPIES
 
 
-def test_calls_take_other_weights_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_take_other_inputs_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made, product = times(8, 4)
     seen: list[tuple[int, ...]] = []
 
@@ -53,11 +53,10 @@ def test_calls_take_other_weights_each_time(monkeypatch: pytest.MonkeyPatch) -> 
     def noted(*operands: torch.Tensor) -> None:
         seen.append(tuple(x.data_ptr() for x in operands))
 
-    monkeypatch.setattr(LibraryTimes, "copies_of_weights", lambda *_: 3)
+    monkeypatch.setattr(LibraryTimes, "copies_of_inputs", lambda *_: 3)
     monkeypatch.setattr(LibraryTimes, "_timed", timed)
     product.target = noted
     made.operator(product)
-    rows, weights = zip(*seen, strict=True)
-    assert len(set(rows)) == 1
-    assert len(set(weights)) == 3
-    assert weights[:3] == weights[3:]
+    for own in zip(*seen, strict=True):
+        assert len(set(own)) == 3
+        assert own[:3] == own[3:]

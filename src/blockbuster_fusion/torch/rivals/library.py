@@ -41,7 +41,7 @@ HOST = 1.5
 OWN = ("aten", "prims", "mkldnn")
 """The packages of operators whose times are kept: the code of others may change."""
 MOST_COPIES = 64
-"""The number of weights that calls take in turns, so that each comes from memory."""
+"""The number of inputs that calls take in turns, so that each comes from memory."""
 _KNOWN: dict[tuple[Any, ...], Seconds] = {}
 """The times of this process, by operator, shapes, dtypes, device and threads."""
 
@@ -90,17 +90,16 @@ class LibraryTimes:
         if node in self.analysis.updates:
             function = IN_PLACE[function]
         device = tensor_of(node).device
-        copies = self.copies_of_weights(node.all_input_nodes, device)
+        copies = self.copies_of_inputs(node.all_input_nodes, device)
 
         def call() -> Call:
-            arrays = _Arrays(self, 0 if short_name(node) in LOOKUPS else 1)
-
             def once() -> Call:
+                arrays = _Arrays(self, 0 if short_name(node) in LOOKUPS else 1)
                 given = self._real(node.args, arrays)
                 named = {name: self._real(x, arrays) for name, x in node.kwargs.items()}
                 return lambda: function(*given, **named)
 
-            return _in_turns(once, arrays, copies)
+            return _in_turns(once, copies)
 
         seen = self._described((node.args, tuple(node.kwargs.items())))
         seen = seen if copies == 1 else (*seen, copies)
@@ -111,32 +110,29 @@ class LibraryTimes:
 
         operator, device = found.operator, tensor_of(found.result).device
         operands = [n for n in found.operands if n is not None]
-        copies = self.copies_of_weights(operands, device)
+        copies = self.copies_of_inputs(operands, device)
 
         def call() -> Call:
-            arrays = _Arrays(self, 1)
-
             def once() -> Call:
+                arrays = _Arrays(self, 1)
                 given = found.prepared(*(n if n is None else arrays(n) for n in found.operands))
                 return lambda: found.run(*given)
 
-            return _in_turns(once, arrays, copies)
+            return _in_turns(once, copies)
 
         seen = self._described((found.operands, found.form))
         seen = seen if copies == 1 else (*seen, copies)
         return in_a_plan(operator, self._timed(str(operator), seen, call, device), device)
 
-    def is_weight(self, node: Node) -> bool:
-        return self.analysis.base(node) in self.analysis.static
+    def copies_of_inputs(self, nodes: Iterable[Node], device: torch.device) -> int:
+        """The number of copies of inputs that a GPU's cache does not hold together.
 
-    def copies_of_weights(self, nodes: Iterable[Node], device: torch.device) -> int:
-        """The number of copies of weights that a GPU's cache does not hold together.
-
-        A call that is repeated would find its weight there, and a model finds it in memory.
+        A call that is repeated would find them there. Kernels are predicted, and measured, with
+        inputs that come from memory: so both are weighed alike.
         """
         if device.type != "cuda":
             return 1
-        tensors = [tensor_of(n) for n in nodes if tensors_of(n) and self.is_weight(n)]
+        tensors = [tensor_of(n) for n in nodes if tensors_of(n)]
         size = sum(math.prod(map(self._number, t.shape)) * t.dtype.itemsize for t in tensors)
         room = 2 * machine_for(device.type).memories[-2].size
         return min(MOST_COPIES, 1 + int(room // size)) if 0 < size < room else 1
@@ -196,7 +192,7 @@ class LibraryTimes:
 
 
 class _Arrays:
-    """The arrays of calls of one operator, which differ in their weights alone."""
+    """The arrays of one call of an operator."""
 
     def __init__(self, times: LibraryTimes, fill: int) -> None:
         self.times, self.fill = times, fill
@@ -207,16 +203,10 @@ class _Arrays:
             self.made[node] = self.times.array(node, self.fill)
         return self.made[node]
 
-    def forget_weights(self) -> None:
-        self.made = {n: x for n, x in self.made.items() if not self.times.is_weight(n)}
 
-
-def _in_turns(once: Callable[[], Call], arrays: _Arrays, count: int) -> Call:
-    """A call that takes other weights each time, of that many."""
-    calls = []
-    for _ in range(count):
-        calls.append(once())
-        arrays.forget_weights()
+def _in_turns(once: Callable[[], Call], count: int) -> Call:
+    """A call that takes other arrays each time, of that many."""
+    calls = [once() for _ in range(count)]
     if count == 1:
         return calls[0]
     turn = cycle(calls)
