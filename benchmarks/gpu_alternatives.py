@@ -35,10 +35,10 @@ os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned once does
 import torch
 from gpu_cases import CASES, GpuCase
 from gpu_limits import BANDWIDTH, MOST_SETS, ROTATED
-from gpu_points import POINTS, UNITS
+from gpu_points import POINTS
 
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.compiler import choose, executable_of
+from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.torch.compile_parts import PartCompiler
@@ -79,13 +79,6 @@ class Alternatives:
         """
         first, name = subject.choices[0], self.case.name
         found = [first, *(point(first, *given) for given in POINTS[name])]
-        if name in UNITS:
-            request = self.parts.request(self.parts.program(self.nodes), "cuda")
-            other = choose(replace(request, unit=UNITS[name]))
-            best, *more = Improver(other, self.machine).best(subject.sizes)
-            ahead = replace(best, schedule=replace(best.schedule, ahead=True))
-            near = [*neighbours(ahead, subject)]
-            found += [best, ahead, *more[:2], *(x for x in near if x.schedule.ahead)]
         found += [*subject.choices[1:-1], *neighbours(first, subject)]
         made: dict[str, tuple[Choice, float]] = {}
         usual = self.seconds(first, subject)

@@ -10,22 +10,15 @@ from typing import Any
 Point = tuple[dict[str, int], dict[str, Any]]
 """Tiles by their labels, and options of the schedule."""
 
-UNITS: dict[str, tuple[str, ...]] = {"log softmax 512x32000": ()}
-"""Cases with choices that have other axes in one block: here none, so that rows are read twice."""
-
-
 def grid(label: str, tiles: tuple[int, ...], warps: tuple[int | None, ...]) -> Iterator[Point]:
     """Each tile of a dim with each number of warps."""
     yield from (({label: tile}, {"warps": number}) for tile in tiles for number in warps)
 
 
-def pairs() -> Iterator[Point]:
-    """One program for a block and its mirror, and larger blocks."""
-    for side in (64, 128, 32):
-        for paired in (True, False):
-            for warps in (None, 4, 8, 16) if side == 64 else (8, 16) if side == 128 else (4,):
-                options = {"paired": paired, "warps": warps}
-                yield {"B.0": side, "M.0": side}, options
+def squares() -> Iterator[Point]:
+    """Square blocks with several numbers of warps."""
+    for side, warps in ((64, (4, 8, 16)), (128, (8, 16)), (32, (4,))):
+        yield from (({"B.0": side, "M.0": side}, {"warps": number}) for number in warps)
 
 
 def shares(axis: str, counts: tuple[int, ...], tiles: tuple[dict[str, int], ...]) -> list[Point]:
@@ -44,8 +37,8 @@ POINTS: dict[str, list[Point]] = {
         ({}, {"warps": 4}),
         *shares("B", (2, 4, 8), ({"M.0": 32}, {"M.0": 64})),
     ],
-    "sum with a transpose 4096x4096": [*pairs()],
-    "sum with a transpose 8192x8192": [*pairs()],
+    "sum with a transpose 4096x4096": [*squares()],
+    "sum with a transpose 8192x8192": [*squares()],
     # About 40 instructions for an element: fewer of them beside the chain with more elements.
     "long chain 8192x4096": [
         *grid("M.0", (2048,), (2, 8)),

@@ -15,7 +15,6 @@ from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.nest.nest import For, Load
-from blockbuster_fusion.printers.triton.launch_plan import KernelPlanner
 from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.gpu import gpu_seconds, residents, stream_warps
 from blockbuster_fusion.schedule.schedule import LAUNCH, Schedule
@@ -339,23 +338,6 @@ def test_what_is_read_again_by_diagonals_comes_from_the_cache(length: int, measu
     oblong = {dim: {"M": 64, "N": 32}[dim.name] for dim in tiles}
     arrays = [work_of(kernel, Tiling(Extents(), x), "cuda").arrays for x in (tiles, oblong)]
     assert arrays == [2 * array, 3 * array]
-
-
-@pytest.mark.parametrize(("length", "tile"), [(8192, 64), (4100, 64), (4096, 4096)])
-def test_a_program_for_two_blocks_reads_them_once(length: int, tile: int) -> None:
-    """Its loads for the second block are in the cache of its processor."""
-    choice = choices(lambda X, Y: X + Y.T, "M N", "N M", M=length, N=length)[0].mirrored
-    choice = replace(choice, tiles=dict.fromkeys(choice.tiles, tile))
-    schedules = [replace(choice.schedule, paired=paired) for paired in (False, True)]
-    nests = [replace(choice, schedule=schedule).scheduled()[0] for schedule in schedules]
-    tiling = Tiling(Extents(), choice.tiles)
-    alone, both = (work_of(nest.kernels[0], tiling, "cuda") for nest in nests)
-    rows = -(-length // tile)
-    assert (alone.programs, both.programs) == (rows**2, rows * (rows + 1) // 2)
-    assert (alone.arrays, alone.moved) == (both.arrays, both.moved)
-    block = alone.own / 3
-    assert both.own == pytest.approx(4 * block)
-    assert KernelPlanner(nests[1].kernels[0]).programs({}, choice.tiles) == both.programs
 
 
 def test_a_sum_of_rows_may_have_a_program_for_each() -> None:

@@ -72,10 +72,9 @@ class KernelFacts:
         """The products that tensor cores compute."""
         others = (isinstance(s, Contract | Fold) for s in self.statements)
         self.is_pointwise = self.has_tensor_cores and not any(others)
-        stores = [s.target for s in self.statements if isinstance(s, Store)]
-        self.results = [[span.dim for span in target.spans] for target in stores]
+        stores = [s.target.spans for s in self.statements if isinstance(s, Store)]
+        self.results = [[span.dim for span in spans] for spans in stores]
         """The dims of each result."""
-        self.stored = frozenset(target.buffer for target in stores)
         loops = [s for s in self.statements if isinstance(s, For)] if self.has_tensor_cores else []
         self.spread: dict[For, tuple[Contract, ...]] = {loop: spread_sums(loop) for loop in loops}
         """The products of each loop whose sums are spread over a block."""

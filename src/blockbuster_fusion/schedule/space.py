@@ -19,7 +19,6 @@ from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.analysis.spread_sums import folding_loops
 from blockbuster_fusion.nest.nest import (
     Contract,
     Fold,
@@ -47,7 +46,7 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
-FLAGS = ("apart", "padded", "mirrored", "paired", "ahead", "transposed", "described", "together")
+FLAGS = ("apart", "padded", "mirrored", "transposed", "described", "together")
 """The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
@@ -153,8 +152,6 @@ class Config:
         words += ["prologue apart"] * self.schedule.apart
         words += ["operands padded"] * self.schedule.padded
         words += ["mirrored"] * self.schedule.mirrored
-        words += ["in pairs"] * self.schedule.paired
-        words += ["loads ahead"] * self.schedule.ahead
         words += ["products transposed"] * self.schedule.transposed
         words += ["operands described"] * self.schedule.described
         words += ["launched together"] * self.schedule.together
@@ -449,10 +446,7 @@ class Space:
         changes += [{"apart": not schedule.apart, "order": ()}]
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
-            changes += [{"mirrored": False, "paired": False}] if schedule.mirrored else []
-            changes += [{"paired": not schedule.paired}] if schedule.mirrored else []
-            folds = any(map(folding_loops, self.nest.kernels))
-            changes += [{"ahead": not schedule.ahead}] if folds else []
+            changes += [{"mirrored": False}] if schedule.mirrored else []
             changes += [{"transposed": not schedule.transposed}] if self.may_transpose else []
             changes += [{"described": not schedule.described}] if self.are_described else []
             has_several = len(self.nest.kernels) > 1

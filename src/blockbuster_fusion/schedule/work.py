@@ -37,7 +37,6 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     Window,
 )
-from blockbuster_fusion.nest.passes.mirror_grid import pairs
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.kernel_facts import BodyFacts, KernelFacts
 from blockbuster_fusion.schedule.waves import Reads
@@ -249,9 +248,6 @@ class _Count:
         work.folding /= work.programs * work.busy
         work.crossed /= work.programs * work.busy
         work.handed_over /= work.programs * work.busy
-        if self.is_paired:  # blocks are stored twice; what is loaded again is in the first cache
-            work.programs = pairs(self.blocks(kernel.grid[0].dim))
-            self.own |= {x: 2 * self.own[x] for x in self.facts.stored & self.own.keys()}
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
         work.has_few_rows = bool(products_with_few_rows(self.facts.statements, self.longest))
@@ -267,22 +263,17 @@ class _Count:
             self.share_blocks(self.facts.order)
         return work
 
-    @property
-    def is_square(self) -> bool:
-        """True if a grid goes by diagonals: blocks are square then (nest/passes/mirror_grid.py)."""
-        kernel = self.facts.kernel
-        return kernel.is_mirrored and len({self.whole(x.dim) for x in kernel.grid[-2:]}) == 1
-
-    @property
-    def is_paired(self) -> bool:
-        """True if one program computes two blocks of such a grid."""
-        return self.facts.kernel.is_paired and self.is_square
-
     def mirrored(self) -> float:
-        """The bytes that a grid by diagonals reads soon after their transposes, from a cache."""
-        if not self.is_square:
+        """The bytes that a grid by diagonals reads soon after their transposes, from a cache.
+
+        Blocks are square then (nest/passes/mirror_grid.py).
+        """
+        kernel = self.facts.kernel
+        if not kernel.is_mirrored:
             return 0.0
-        *others, slow, fast = self.facts.kernel.grid
+        *others, slow, fast = kernel.grid
+        if self.whole(slow.dim) != self.whole(fast.dim):
+            return 0.0
         sources = [s.source for s in self.facts.statements if isinstance(s, Load)]
         turned = {x.buffer for x in sources if [s.at for s in x.spans] == [*others, fast, slow]}
         return sum(self.seen[buffer] for buffer in turned)

@@ -13,7 +13,6 @@ from blockbuster_fusion.printers.triton.grid import (
     grid_length,
     grid_lines,
     has_number,
-    pair_lines,
     turn_lines,
 )
 from blockbuster_fusion.printers.triton.helpers import HELPERS
@@ -136,8 +135,7 @@ def _program(kernel: Kernel, printer: BodyPrinter) -> list[str]:
     """The lines of one program, which has the number `pid`."""
     body = printer.lines()
     grid = grid_lines(kernel, printer.variables)
-    lines = [*printer.variables.preamble(), *body]
-    return [*grid, *(pair_lines(kernel, printer.variables, lines) if kernel.is_paired else lines)]
+    return [*grid, *printer.variables.preamble(), *body]
 
 
 def _function(

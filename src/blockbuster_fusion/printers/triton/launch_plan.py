@@ -30,7 +30,6 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
-from blockbuster_fusion.nest.passes.mirror_grid import pairs
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.schedule.gpu import stream_warps
 from blockbuster_fusion.schedule.schedule import left_out
@@ -119,11 +118,8 @@ class KernelPlanner:
         self.memory = SharedMemory(kernel)
 
     def programs(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """The number of programs: one for each block of the grid, or for each pair of blocks."""
-        dims = [index.dim for index in self.kernel.grid]
-        if self.kernel.is_paired and len({block_length(dim, sizes, tiles) for dim in dims}) == 1:
-            return pairs(block_count(dims[0], sizes, tiles))
-        return math.prod(block_count(dim, sizes, tiles) for dim in dims)
+        """The number of blocks of the grid."""
+        return math.prod(block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
 
     def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The blocks of rows, or the heads, whose programs run together."""

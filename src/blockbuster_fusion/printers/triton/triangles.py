@@ -23,8 +23,7 @@ def by_triangles(
 ) -> list[str]:
     """The lines of a loop that scans by products, and those of the usual loop where that fails.
 
-    `loop` is its variable and its bounds, `declared` the lines that its steps begin with. Tensor
-    cores sum all rows of a block while its running sums are stored.
+    `loop` is its variable and its bounds, `declared` the lines that its steps begin with.
     """
     name, bounds = loop
     stages = f"{values.variables.use('STAGES')} + {FURTHER}"
@@ -39,8 +38,8 @@ def by_triangles(
         *declared,
         *load(values, scan.load),
         f"{made} = tl.dot({lower}, {block}, {sums})",
-        f"{sums} = tl.dot({every}, {block}, {sums})",
         *store(values, scan.store),
+        f"{sums} = tl.dot({every}, {block}, {sums})",
     ]
     at = f"tl.arange(0, {rows})"
     first = aligned(values.value(carry), carry.spans, made.spans)
