@@ -10,6 +10,7 @@ from typing import Any
 Point = tuple[dict[str, int], dict[str, Any]]
 """Tiles by their labels, and options of the schedule."""
 
+
 def grid(label: str, tiles: tuple[int, ...], warps: tuple[int | None, ...]) -> Iterator[Point]:
     """Each tile of a dim with each number of warps."""
     yield from (({label: tile}, {"warps": number}) for tile in tiles for number in warps)

@@ -213,6 +213,15 @@ def test_sums_by_triangles_are_exact() -> None:
     assert not bad, bad
 
 
+def test_triangles_lie_in_registers() -> None:
+    """Tensor cores that multiply groups of rows read blocks where they lie, and nothing else."""
+    rows = found("compile_triangles")
+    assert {row["groups"] for row in rows} == {True, False}
+    assert not [row for row in rows if row["groups"] and row["reads"]], rows
+    assert not [row for row in rows if row["spilled"]], rows
+    assert not [row for row in rows if not row["shared"] <= row["estimate"]], rows
+
+
 def test_scans_spill_no_registers() -> None:
     rows = {row["case"]: row for row in found("compile_scans")}
     assert [*rows] == [*SCANS, *LARGE_SCANS, *SPLIT_SCANS]
