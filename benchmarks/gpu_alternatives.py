@@ -3,13 +3,15 @@
     python benchmarks/gpu_alternatives.py [--cases softmax] [--seconds 110] [--most 20]
     python benchmarks/gpu_alternatives.py --save benchmarks/results/gpu_alternatives_h200.json
     python benchmarks/gpu_alternatives.py --predict             # predictions alone, without a GPU
+    python benchmarks/gpu_alternatives.py --again FILE          # those of kept measurements, ranked
 
 Cases are those of benchmarks/gpu_limits.py with one kernel program each. Measured are the chosen
 configuration, the points of benchmarks/gpu_points.py, and then others of the search.
 Each result is first compared with float64. Configurations run in turns, in CUDA graphs, on inputs
 that rotate: none is in the L2 cache. A line has the measured and the predicted microseconds, and
 the share of the memory's limit. Each case is compiled in a process of its own; one measures at a
-time. After `--seconds` no more configurations are compiled or measured.
+time. After `--seconds` no more configurations are compiled or measured. With --again, nothing is
+measured: the first by prediction of each case is compared with the fastest that was measured.
 """
 
 import argparse
@@ -41,6 +43,7 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.runtime.measuring import measuring
+from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options
@@ -108,8 +111,8 @@ class Alternatives:
             if calls and time.time() > end - (1 - COMPILING) * seconds:
                 break
             name = f"{choice.config}{' ' * len(rows)}"  # two may have one text
-            row = {"config": str(choice.config), "predicted": predicted * 1e6}
-            rows[name] = row | {"case": self.case.name}
+            row = {"config": choice.config.data(), "predicted": predicted * 1e6}
+            rows[name] = {"case": self.case.name, **row}
             try:
                 executable = executable_of([choice], None)
                 rows[name]["is_wrong"] = not exactness.error(executable) <= exactness.bar
@@ -168,8 +171,42 @@ def predicted(name: str, most: int) -> list[dict[str, Any]]:
         made = Alternatives(case, "cpu")
         subject = subject_of(made.parts, made.nodes, made.machine)
         choices = made.choices(subject, most)
-    rows = ((str(choice.config), seconds * 1e6) for choice, seconds in choices)
+    rows = ((choice.config.data(), seconds * 1e6) for choice, seconds in choices)
     return [{"case": name, "config": config, "predicted": x} for config, x in rows]
+
+
+def again(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Measured configurations of a case with the times that are predicted now, the least first."""
+    case = next(c for c in CASES if c.name == name)
+    made: list[dict[str, Any]] = []
+    with offline(machine_for("cuda")):
+        own = Alternatives(case, "cpu")
+        subject = subject_of(own.parts, own.nodes, own.machine)
+        for row in rows:
+            config = Config.from_data(row["config"])
+            of_snapshot = [x for x in subject.choices if x.snapshot == config.snapshot]
+            if of_snapshot and "measured" in row:
+                usual = replace(of_snapshot[0], schedule=config.schedule)
+                seconds = own.seconds(point(usual, config.tiles, {}), subject)
+                made.append({**row, "predicted": seconds * 1e6})
+    return sorted(made, key=lambda row: row["predicted"])
+
+
+def ranked(file: Path, names: Sequence[str]) -> None:
+    """Prints how the present predictions rank the configurations of a file."""
+    kept = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    shares = []
+    for name in names:
+        rows = again(name, [row for row in kept if row["case"] == name])
+        if rows:
+            best = min(row["measured"] for row in rows)
+            shares.append(rows[0]["measured"] / best)
+            error = rows[0]["measured"] / rows[0]["predicted"]
+            print(
+                f"{name:32} first {shares[-1]:.3f} times the best of {len(rows)}, {best:.2f} µs;"
+                f" measured / predicted {error:.2f}: {Config.from_data(rows[0]['config'])}"
+            )
+    print(f"geometric mean {math.exp(sum(map(math.log, shares)) / len(shares)):.4f}")
 
 
 def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -183,7 +220,7 @@ def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         share = "    " if time_of is None else f"{case.bytes / BANDWIDTH / time_of * 1e6:.2f}"
         note = " (chosen)" * (row is usual) + " WRONG" * row.get("is_wrong", False)
         note += f" FAILED, {row['failed']}" if "failed" in row else ""
-        yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {row['config']}{note}"
+        yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {Config.from_data(row['config'])}{note}"
 
 
 def save(file: Path | None, machine: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -199,9 +236,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=110.0)
     parser.add_argument("--most", type=int, default=20, help="configurations of a case")
     parser.add_argument("--predict", action="store_true", help="measure nothing")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="predict its rows again")
     parser.add_argument("--save", type=Path, metavar="FILE")
     options = parser.parse_args()
     names = [name for name in POINTS if any(word in name for word in options.cases)]
+    if options.again:
+        ranked(options.again, names)
+        return
     end = time.time() + options.seconds
     kept: list[dict[str, Any]] = []
     if options.predict:
