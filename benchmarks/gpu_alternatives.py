@@ -220,7 +220,8 @@ def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         share = "    " if time_of is None else f"{case.bytes / BANDWIDTH / time_of * 1e6:.2f}"
         note = " (chosen)" * (row is usual) + " WRONG" * row.get("is_wrong", False)
         note += f" FAILED, {row['failed']}" if "failed" in row else ""
-        yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {Config.from_data(row['config'])}{note}"
+        config = Config.from_data(row["config"])
+        yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {config}{note}"
 
 
 def save(file: Path | None, machine: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -223,7 +223,7 @@ class Space:
         }
 
     def _folded(self) -> set[Dim]:
-        """The dims along which loops fold each of their blocks, in kernels without products.
+        """The dims along which whole rows or the blocks of loops are folded, without products.
 
         Loops that go through the same rows again have blocks as long.
         """
@@ -241,6 +241,8 @@ class Space:
                 if any(isinstance(s, Fold) and s.span.at is loop.index for s in loop.body)
             }
             found |= {loop.index.dim for loop in loops if loop.index.dim.axis in folding}
+            folds = [s for s in kernel.statements if isinstance(s, Fold)]
+            found |= {s.span.dim for s in folds if s.span.dim.unit}
         return found
 
     def _streamed(self) -> set[Dim]:

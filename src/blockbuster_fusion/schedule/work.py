@@ -10,6 +10,7 @@ from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
+from blockbuster_fusion.nest.analysis.thread_blocks import VECTOR_BYTES, Sharing
 from blockbuster_fusion.nest.analysis.triangular_scans import (
     FURTHER,
     LONGEST,
@@ -58,8 +59,6 @@ GROUPED, WARPS = 64, 4
 """The rows that a group of four warps multiplies at a time."""
 AT_A_TIME = 8
 """The rows of an operand that tensor cores read at a time."""
-VECTOR_BYTES = 16
-"""The bytes that a thread of a GPU loads at a time."""
 LINE = {"cpu": 64, "cuda": 32}
 """The bytes that memory moves at least, if they lie together."""
 STREAMED_LINE = {"cpu": 64, "cuda": 128}
@@ -71,6 +70,8 @@ class Work:
     """The work of one kernel."""
 
     programs: int = 1
+    sharing: Sharing = Sharing.OWN
+    """The way in which threads of a GPU share blocks, without products."""
     products: float = 0.0
     """Multiplications and additions of products of matrices."""
     operations: float = 0.0
@@ -237,7 +238,7 @@ class _Count:
         work, kernel = self.work, self.facts.kernel
         work.further = FURTHER if self.triangles else 0
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
-        work.is_plain = self.facts.is_plain
+        work.is_plain, work.sharing = self.facts.is_plain, self.facts.sharing
         self.body(kernel.body, float(work.programs))
         work.arrays = sum(self.seen.values()) - self.mirrored()
         work.steps /= work.programs * work.busy
@@ -484,7 +485,12 @@ class _Count:
             work.operations += PASSED_ON * times * sum(map(self.elements, passed))
 
     def is_handed_over(self, load: Load | Lookup, body: Body) -> bool:
-        """True if threads use what others have loaded, as the numbers of a row for several rows."""
+        """True if threads use what others have loaded, as the numbers of a row for several rows.
+
+        Each loads a single number itself.
+        """
+        if self.elements(load.tile) == 1:
+            return False
         users = [s.tile for s in body if isinstance(s, Compute) and load.tile in s.operands]
         missing = {span for tile in users for span in tile.spans} - {*load.tile.spans}
         return any(self.length(span) > 1 for span in missing)

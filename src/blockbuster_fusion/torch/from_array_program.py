@@ -162,7 +162,7 @@ class _Writer:
         raise UnknownOperator(name=operator.name, remedy="it has no form in PyTorch here")
 
     def take(self, name: str, operands: Sequence[_Named], axis: Axis, dtype: DType) -> _Named:
-        """A lookup along an axis; along axes that the index has too, each place looks at its own."""
+        """A lookup along an axis; along others that the index has, places look at their own."""
         table, index, *_ = operands
         shared = [a for a in table.axes if a is not axis and a in index.axes]
         rest = [a for a in table.axes if a is not axis and a not in shared]

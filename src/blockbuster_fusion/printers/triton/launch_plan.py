@@ -14,6 +14,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import (
 from blockbuster_fusion.nest.analysis.launch_order import USUAL_GROUP, LaunchOrder
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
+from blockbuster_fusion.nest.analysis.thread_blocks import sharing
 from blockbuster_fusion.nest.nest import (
     Along,
     Body,
@@ -21,7 +22,6 @@ from blockbuster_fusion.nest.nest import (
     BufferAxis,
     Cascade,
     Contract,
-    Fold,
     For,
     Kernel,
     Launchable,
@@ -136,10 +136,9 @@ class KernelPlanner:
         if not self.kernel.multiplies:
             made = {tile for s in self.kernel.statements if (tile := written(s)) is not None}
             blocks = [[block_length(x.dim, sizes, tiles) for x in tile.spans] for tile in made]
-            folds = any(isinstance(s, Fold) for s in self.kernel.statements)
             largest = max(map(math.prod, blocks), default=1)
             counts = (block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
-            return stream_warps(largest, math.prod(counts), folds=folds)
+            return stream_warps(largest, math.prod(counts), sharing(self.kernel))
         total = sum(
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
             for tile in self.accumulators(short)
