@@ -1,6 +1,6 @@
 """The way in which the threads of a GPU share the blocks of a kernel without products."""
 
-from enum import Enum
+from enum import IntEnum
 
 from blockbuster_fusion.nest.nest import Buffer, Contract, Fold, Kernel, Load, RunningFold, Store
 
@@ -8,16 +8,16 @@ VECTOR_BYTES = 16
 """The bytes that a thread of a GPU loads at a time."""
 
 
-class Sharing(Enum):
-    """The elements that a thread computes with."""
+class Sharing(IntEnum):
+    """The elements that a thread computes with; in a launch of several kernels, the last counts."""
 
-    OWN = "own"
+    OWN = 0
     """Those that it has loaded, in vectors."""
-    NARROW = "narrow"
+    NARROW = 1
     """Those that it has loaded, in shorter pieces: rows are not aligned to vectors."""
-    PASSED = "passed"
+    PASSED = 2
     """Others too: blocks are turned, or scanned."""
-    FOLDED = "folded"
+    FOLDED = 3
     """Those that it has loaded; then threads fold what they have together."""
 
 
