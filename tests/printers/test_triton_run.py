@@ -47,6 +47,7 @@ COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
     *("compile_shared", "compile_padded", "compile_turns", "compile_rows", "compile_scans"),
+    "compile_triangles",
     *("compile_divided", "compile_sunk"),
     *("compile_joined", "compile_described", "compile_together", "compile_longest"),
     "compile:90:float32",

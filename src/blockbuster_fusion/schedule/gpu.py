@@ -74,12 +74,13 @@ and nothing ahead."""
 WORD = 4
 """The bytes that a thread copies ahead at least."""
 CUT, LONG_PIECE = 0.15, 512
-"""The share of time that a stream of short pieces of rows takes longer, and their bytes."""
+"""The share of time that a stream of short pieces of rows takes longer, and their bytes. It holds
+if programs that run at a time do not read neighbouring pieces."""
 BROKEN, BROKEN_AHEAD, LINE = 1.2, 0.3, 128
 """The same for pieces that are shorter than what the memory reads at a time, without and with
 blocks that are loaded ahead; and the bytes of that."""
-CUT_ONCE = 0.02
-"""The same for kernels that load each block once, and nothing ahead."""
+CUT_BESIDE = 0.02
+"""The same if they do, in kernels that load nothing ahead."""
 TAIL = 0.2
 """The share of the bytes of all programs that run at a time for which the memory is not busy, in
 kernels without loops and folds: the first programs only load, and the last ones only store."""
@@ -356,12 +357,13 @@ def _moving(
 
     longer = BROKEN_AHEAD if work.streaming else BROKEN
     broken = 0.0 if work.products else longer * max(0.0, 1 - work.piece / LINE)
-    cut = 0.0 if runs_ahead else CUT_ONCE * max(0.0, 1 - work.piece / LONG_PIECE)
-    once = work.arrays * (1 + broken + cut)
+    both = runs_ahead or work.is_scattered
+    short = max(0.0, 1 - work.piece / LONG_PIECE)
+    once = work.arrays * (1 + broken + (0.0 if both else CUT_BESIDE * short))
     parts = ((once, home), (others, cache), (common, first), (again, nearest))
-    if runs_ahead:  # both memories are busy at a time
+    if both:  # memories are busy at a time
         from_memory = max(once, main_bytes(work, machine, here)) / rate(main)
-        if work.multiplying and not work.products:  # products with vectors
-            from_memory *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
+        if work.is_scattered or (work.multiplying and not work.products):  # with vectors
+            from_memory *= 1 + CUT * short
         return max(from_memory, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

@@ -82,6 +82,8 @@ MOST_BYTES = {"cpu": 256 << 10, "cuda": 16 << 10}
 """The bytes of the largest tile, in float32."""
 MOST_FOLDED_BYTES = 32 << 10
 """The same for tiles that a GPU folds."""
+MOST_MIRRORED_BYTES = 64 << 10
+"""The same for a grid by diagonals, whose programs read short pieces of rows apart."""
 MOST_PRODUCT_BYTES = 128 << 10
 """The same for kernels of a GPU with products of matrices, which have more warps."""
 
@@ -473,6 +475,7 @@ class Space:
         for kernel in self.nest.kernels:
             multiplies = any(self.is_product(s) for s in kernel.statements)
             most = MOST_PRODUCT_BYTES if multiplies and target == "cuda" else MOST_BYTES[target]
+            most = MOST_MIRRORED_BYTES if kernel.is_mirrored and not multiplies else most
             for statement in kernel.statements:
                 made = getattr(statement, "tile", None)
                 if made is not None and made not in self.in_place:

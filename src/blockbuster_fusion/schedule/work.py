@@ -157,6 +157,9 @@ class Work:
     """The dtype in which products multiply."""
     restarts: float = 0.0
     """The times that one program begins a loop with products again, as it is in another loop."""
+    is_scattered: bool = False
+    """True if the grid goes by diagonals, so that programs do not read neighbouring pieces of rows
+    at a time."""
     is_exact: bool = False
     """True if products of float32 are not rounded to what tensor cores multiply."""
     is_chained: bool = False
@@ -240,7 +243,8 @@ class _Count:
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
         work.is_plain, work.sharing = self.facts.is_plain, self.facts.sharing
         self.body(kernel.body, float(work.programs))
-        work.arrays = sum(self.seen.values()) - self.mirrored()
+        mirrored = self.mirrored()
+        work.arrays, work.is_scattered = sum(self.seen.values()) - mirrored, mirrored > 0
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
         work.restarts /= work.programs * work.busy
