@@ -192,11 +192,11 @@ def again(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(made, key=lambda row: row["predicted"])
 
 
-def ranked(file: Path, names: Sequence[str]) -> None:
+def ranked(file: Path, words: Sequence[str]) -> None:
     """Prints how the present predictions rank the configurations of a file."""
     kept = json.loads(file.read_text(encoding="utf-8"))["rows"]
     shares = []
-    for name in names:
+    for name in dict.fromkeys(row["case"] for row in kept if any(x in row["case"] for x in words)):
         rows = again(name, [row for row in kept if row["case"] == name])
         if rows:
             best = min(row["measured"] for row in rows)
@@ -240,10 +240,10 @@ def main() -> None:
     parser.add_argument("--again", type=Path, metavar="FILE", help="predict its rows again")
     parser.add_argument("--save", type=Path, metavar="FILE")
     options = parser.parse_args()
-    names = [name for name in POINTS if any(word in name for word in options.cases)]
     if options.again:
-        ranked(options.again, names)
+        ranked(options.again, options.cases)
         return
+    names = [name for name in POINTS if any(word in name for word in options.cases)]
     end = time.time() + options.seconds
     kept: list[dict[str, Any]] = []
     if options.predict:
