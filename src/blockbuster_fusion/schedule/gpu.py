@@ -98,9 +98,7 @@ PROGRAM, WARP = 0.62e-9, 0.15e-9
 """The seconds from the start of a program without products to that of the next, and of a warp, on
 all processors."""
 BEGUN = 0.01
-"""The share of the starts of programs without loops and folds that nothing hides."""
-BEGUN_FOLDING = 0.07
-"""The same for programs that fold whole rows of arrays in main memory."""
+"""The share of the starts of programs without loops that nothing hides."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
@@ -255,7 +253,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     # Between the first programs and the last, one waits while others keep the main memory busy.
     waits = min(rounds, 2 + rounds / at_a_time) if keeps_busy else rounds
     waiting = waits * (alone + folding + starts) * machine.latency
-    waiting += BEGUN_FOLDING * programs * PROGRAM if keeps_busy else 0.0
+    waiting += BEGUN * programs * PROGRAM if keeps_busy else 0.0
     filling = min(programs, machine.processors * here.programs)
     waiting += _crossing(work, here.warps) * programs / machine.processors
     if work.streaming:  # each program waits for the first blocks that it loads ahead
