@@ -3,6 +3,7 @@
     python benchmarks/gpu_alternatives.py [--cases softmax] [--seconds 110] [--most 20]
     python benchmarks/gpu_alternatives.py --save benchmarks/results/gpu_alternatives_h200.json
     python benchmarks/gpu_alternatives.py --predict             # predictions alone, without a GPU
+    python benchmarks/gpu_alternatives.py --again FILE          # those of kept measurements, ranked
 
 Cases are those of benchmarks/gpu_limits.py with one kernel program each, and programs of others
 (benchmarks/gpu_part_points.py), each by itself. Measured are the chosen configuration, the points
@@ -10,7 +11,8 @@ of benchmarks/gpu_points.py, and then others of the search.
 Each result is first compared with float64. Configurations run in turns, in CUDA graphs, on inputs
 that rotate: none is in the L2 cache. A line has the measured and the predicted microseconds, and
 the share of the memory's limit. Each case is compiled in a process of its own; one measures at a
-time. After `--seconds` no more configurations are compiled or measured.
+time. After `--seconds` no more configurations are compiled or measured. With --again, nothing is
+measured: the first by prediction of each case is compared with the fastest that was measured.
 """
 
 import argparse
@@ -37,13 +39,14 @@ import torch
 from gpu_cases import CASES
 from gpu_limits import BANDWIDTH, MOST_SETS, ROTATED
 from gpu_part_points import PARTS, Part
-from gpu_points import POINTS, UNITS
+from gpu_points import POINTS
 from torch.fx import Node
 
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.compiler import choose, executable_of
+from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.runtime.measuring import measuring
+from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.machines import machine_for
@@ -101,15 +104,7 @@ class Alternatives:
         """
         first = subject.choices[0]
         points = [point(subject.choices, *given) for given in self.part.points]
-        found = [first, *points]
-        if self.name in UNITS:
-            request = self.parts.request(self.parts.program(self.nodes), "cuda")
-            other = choose(replace(request, unit=UNITS[self.name]))
-            best, *more = Improver(other, self.machine).best(subject.sizes)
-            ahead = replace(best, schedule=replace(best.schedule, ahead=True))
-            near = [*neighbours(ahead, subject)]
-            found += [best, ahead, *more[:2], *(x for x in near if x.schedule.ahead)]
-        found += [*subject.choices[1:-1], *neighbours(first, subject)]
+        found = [first, *points, *subject.choices[1:-1], *neighbours(first, subject)]
         made: dict[str, tuple[Choice, float]] = {}
         usual = self.seconds(first, subject)
         wanted = points if self.part.operator else []
@@ -142,7 +137,7 @@ class Alternatives:
             if calls and time.time() > end - (1 - COMPILING) * seconds:
                 break
             name = f"{choice.config}{' ' * len(rows)}"  # two may have one text
-            row = {"config": str(choice.config), "predicted": predicted * 1e6}
+            row = {"config": choice.config.data(), "predicted": predicted * 1e6}
             rows[name] = row | {"case": self.name, "bytes": least}
             try:
                 executable = executable_of([choice], None)
@@ -208,8 +203,41 @@ def predicted(name: str, most: int) -> list[dict[str, Any]]:
         made = Alternatives(name, "cpu")
         subject = subject_of(made.parts, made.nodes, made.machine)
         choices, head = made.choices(subject, most), {"case": name, "bytes": made.bytes(subject)}
-    rows = ((str(choice.config), seconds * 1e6) for choice, seconds in choices)
+    rows = ((choice.config.data(), seconds * 1e6) for choice, seconds in choices)
     return [head | {"config": config, "predicted": x} for config, x in rows]
+
+
+def again(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Measured configurations of a case with the times that are predicted now, the least first."""
+    made: list[dict[str, Any]] = []
+    with offline(machine_for("cuda")):
+        own = Alternatives(name, "cpu")
+        subject = subject_of(own.parts, own.nodes, own.machine)
+        for row in rows:
+            config = Config.from_data(row["config"])
+            of_snapshot = [x for x in subject.choices if x.snapshot == config.snapshot]
+            if of_snapshot and "measured" in row:
+                usual = replace(of_snapshot[0], schedule=config.schedule)
+                seconds = own.seconds(point([usual], config.tiles, {}), subject)
+                made.append({**row, "predicted": seconds * 1e6})
+    return sorted(made, key=lambda row: row["predicted"])
+
+
+def ranked(file: Path, words: Sequence[str]) -> None:
+    """Prints how the present predictions rank the configurations of a file."""
+    kept = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    shares = []
+    for name in dict.fromkeys(row["case"] for row in kept if any(x in row["case"] for x in words)):
+        rows = again(name, [row for row in kept if row["case"] == name])
+        if rows:
+            best = min(row["measured"] for row in rows)
+            shares.append(rows[0]["measured"] / best)
+            error = rows[0]["measured"] / rows[0]["predicted"]
+            print(
+                f"{name:32} first {shares[-1]:.3f} times the best of {len(rows)}, {best:.2f} µs;"
+                f" measured / predicted {error:.2f}: {Config.from_data(rows[0]['config'])}"
+            )
+    print(f"geometric mean {math.exp(sum(map(math.log, shares)) / len(shares)):.4f}")
 
 
 def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -222,7 +250,8 @@ def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         share = "    " if time_of is None else f"{least / time_of:.2f}"
         note = " (chosen)" * (row is usual) + " WRONG" * row.get("is_wrong", False)
         note += f" FAILED, {row['failed']}" if "failed" in row else ""
-        yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {row['config']}{note}"
+        config = Config.from_data(row["config"])
+        yield f"  {own} µs {share} predicted {row['predicted']:8.2f}  {config}{note}"
 
 
 def save(file: Path | None, machine: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -238,8 +267,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=110.0)
     parser.add_argument("--most", type=int, default=20, help="configurations of a case")
     parser.add_argument("--predict", action="store_true", help="measure nothing")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="predict its rows again")
     parser.add_argument("--save", type=Path, metavar="FILE")
     options = parser.parse_args()
+    if options.again:
+        ranked(options.again, options.cases)
+        return
     names = [name for name in ALL if any(word in name for word in options.cases)]
     end = time.time() + options.seconds
     kept: list[dict[str, Any]] = []

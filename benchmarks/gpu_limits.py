@@ -8,7 +8,8 @@
 PyTorch's operators are no rivals within the compiled functions. Products are compared with cuBLAS,
 large kernels without products with the memory, others with the better of eager and Inductor. All
 run in turns, in CUDA graphs, in bfloat16, on inputs that rotate: none is in the L2 cache. Results
-are first compared with float64 on the GPU. A wrong one is reported as wrong, and is not timed.
+are first compared with float64 on the GPU. A wrong one is reported as wrong, and is not timed. A
+baseline that fails is left out, and the reason is told.
 
 Processes compile the cases at the same time. When all are done, each case is measured by itself.
 """
@@ -64,12 +65,17 @@ class Prepared:
         own = {"library": "never", **more}
         never = partial(backend, options=own, watcher=self.graphs.append)
         self.functions: dict[str, Function] = {OURS: compiled_by(never, case.function)}
+        self.functions[OURS](*inputs)
+        self.left_out: dict[str, str] = {}
+        """The reasons why baselines failed."""
         for name in case.baselines:
             compiles = name == "Inductor"
             function = compiled_by("inductor", case.function) if compiles else case.function
-            self.functions[name] = function
-        for function in self.functions.values():
-            function(*inputs)
+            try:
+                function(*inputs)
+                self.functions[name] = function
+            except Exception as error:  # ours is measured all the same
+                self.left_out[name] = told_of(error)
         torch.cuda.empty_cache()
 
     def measured(self, seconds: float) -> dict[str, Any]:
@@ -78,6 +84,7 @@ class Prepared:
         count = min(MOST_SETS, max(2, math.ceil(ROTATED / size)))
         sets = [*case.sets(count)]
         found = {**self.errors(sets[0]), **counts(self.graphs), **self.kernels()}
+        found |= {"left_out": self.left_out} if self.left_out else {}
         if not found["is_wrong"]:
             calls = {n: [partial(f, *x) for x in sets] for n, f in self.functions.items()}
             spent = interleaved(calls, seconds=seconds)
@@ -199,12 +206,13 @@ def told(result: dict[str, Any]) -> str:
         return f"{name}: WRONG, {error}; {runs}; {result['configs']}"
     spent = result["microseconds"]
     others = ", ".join(f"{n} {t / spent[OURS]:.2f}" for n, t in spent.items() if n != OURS)
+    failed = "".join(f"; {n} FAILED, {why}" for n, why in result.get("left_out", {}).items())
     rate = f"{result['terabytes_per_second']:.2f} TB/s"
     if result["tflops"]:
         rate = f"{result['tflops']:.0f} TFLOP/s"
     share = f"{result['share']:.2f} of {result['of']}"
     own = f"{spent[OURS]:.1f} µs, {share}, {rate}"
-    return f"{name}: {own}; {others} times; {runs}; {result['configs']}"
+    return f"{name}: {own}; {others} times; {runs}; {result['configs']}{failed}"
 
 
 def table(results: list[dict[str, Any]]) -> str:

@@ -59,7 +59,12 @@ from helpers.sunk_gates import sunk_errors, sunk_resources
 from helpers.together import together_errors, together_resources
 from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
-from helpers.triton_scans import scan_errors, scan_resources, triangle_errors
+from helpers.triton_scans import (
+    scan_errors,
+    scan_resources,
+    triangle_errors,
+    triangle_resources,
+)
 from helpers.vector_products import vector_errors, vector_resources
 
 UNITS = {
@@ -658,6 +663,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_shared": shared_resources,
     "compile_rows": row_resources,
     "compile_scans": scan_resources,
+    "compile_triangles": triangle_resources,
     "compile_turns": turn_resources,
     "compile_described": described_resources,
     "compile_sunk": sunk_resources,

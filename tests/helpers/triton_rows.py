@@ -32,9 +32,6 @@ def plus_transposed(X: Any, Y: Any) -> object:
     return {"O": X + Y.T}
 
 
-PAIRS = (plus_transposed, ("M N", "N M"))
-
-
 def _shifted(X: Any, A: Any, B: Any) -> dict[str, Any]:
     """Exponentials less a number of each element, which is 0 / 0 beyond the end of a row."""
     y = o.maximum(A / B, 0.0)
@@ -110,10 +107,6 @@ FORCED: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule]] = 
         {"M": 130, "N": 333},
         Schedule(mirrored=True),
     ),
-    "in pairs, odd": (*PAIRS, {"M": 300, "N": 300}, Schedule(mirrored=True, paired=True)),
-    "in pairs, even": (*PAIRS, {"M": 333, "N": 333}, Schedule(mirrored=True, paired=True)),
-    "one pair": (*PAIRS, {"M": 50, "N": 50}, Schedule(mirrored=True, paired=True)),
-    "in pairs, not square": (*PAIRS, {"M": 130, "N": 333}, Schedule(mirrored=True, paired=True)),
     "split softmax": (
         lambda X: {"O": o.softmax(X)},
         ("M N",),

@@ -174,3 +174,31 @@ def triangle_errors() -> Iterator[dict[str, object]]:
 def scan_resources() -> Iterator[dict[str, object]]:
     """The resources of each kernel in bfloat16, and those of long and short rows of a GPU."""
     yield from row_resources({**SCANS, **LARGE}, SPLIT_SCANS)
+
+
+STRIPS = {"128 x 32": (128, 32), "64 x 32": (64, 32), "128 x 16": (128, 16), "32 x 64": (32, 64)}
+"""The rows and columns of blocks of sums down columns."""
+
+
+def triangle_resources() -> Iterator[dict[str, object]]:
+    """The resources of sums down columns in bfloat16, and the reads of operands into registers."""
+    from blockbuster_fusion.nest.analysis.shared_memory import SharedMemory
+    from blockbuster_fusion.runtime.triton.resources import compile_for
+
+    program = bb.trace(lambda X: {"O": o.cumsum(X, axis=0)}, "M N")
+    sizes = {"M": 8192, "N": 4096}
+    for name, block in STRIPS.items():
+        tiles = dict(zip("MN", block, strict=True))
+        options = {"sizes": sizes, "tiles": tiles, "dtype": "bfloat16"}
+        nest, own = choose(Request(program, target="cuda", **options))[0].scheduled()
+        source, launch = print_triton(nest), {"num_warps": 4, "num_stages": 3}
+        made = compile_for(nest, source, 90, sizes={}, tiles=own, options=launch)
+        (one,), (kernel,) = made.values(), nest.kernels
+        yield {
+            "case": name,
+            "groups": "wgmma" in one.assembly,
+            "reads": one.assembly.rpartition("wgmma.mma")[0].count("ldmatrix"),
+            "spilled": one.stack,
+            "shared": one.shared,
+            "estimate": SharedMemory(kernel).estimate(own.__getitem__, 3, 4),
+        }

@@ -515,11 +515,7 @@ CASES = {
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),
     "mirror_grid": ("mirror_grid", SQUARE, Schedule(mirrored=True)),
-    "mirror_grid, in pairs": ("mirror_grid", SQUARE, Schedule(mirrored=True, paired=True)),
     "mirror_grid, not asked for": ("mirror_grid", SQUARE, None),
-    "load_ahead": ("load_ahead", REDUCTIONS, Schedule(ahead=True)),
-    "load_ahead, not asked for": ("load_ahead", REDUCTIONS, None),
-    "load_ahead, a product": ("load_ahead", LONG_SUM, Schedule(ahead=True)),
     "cascade_sums": ("cascade_sums", LONG_SUM, None),
 }
 
@@ -870,9 +866,7 @@ def test_mirror_grid(
 ) -> None:
     """A square grid whose programs read blocks at (i, j) and at (j, i)."""
     request = Request(bb.trace(function, *specs), target="cuda", sizes=sizes, capability=90)
-    for schedule in (Schedule(), Schedule(mirrored=True), Schedule(mirrored=True, paired=True)):
+    for schedule in (Schedule(), Schedule(mirrored=True)):
         nest, _ = replace(choose(request)[0], schedule=schedule).scheduled()
         expected = is_mirrored and schedule.mirrored
         assert [kernel.is_mirrored for kernel in nest.kernels] == [expected]
-        are_pairs = expected and schedule.paired and "B" not in sizes
-        assert [kernel.is_paired for kernel in nest.kernels] == [are_pairs]

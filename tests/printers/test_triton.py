@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -156,27 +155,6 @@ def test_softmax_masks_nothing_but_its_load_and_store() -> None:
     source = printed(lambda X: bb.ops.max(X, 1) + bb.ops.sum(X, 1))
     assert source.count("other=0.0") == source.count("tl.load(") == 1
     assert source.count("tl.where(in_n") == 1
-
-
-def test_loops_that_fold_and_store_load_ahead_if_asked_for() -> None:
-    """Both loops of a softmax: the one that takes maxima, and the one that stores."""
-    program = bb.trace(lambda X: bb.ops.softmax(X), X="M N")
-    sizes = {"M": 64, "N": 40_000}
-    for ahead in (False, True):
-        request = Request(program, target="cuda", sizes=sizes, schedule=Schedule("outer"))
-        choice = choose(request)[0]
-        nest, _ = replace(choice, schedule=Schedule("outer", ahead=ahead)).scheduled()
-        text = print_triton(nest)
-        assert text.count("for n") == 2
-        assert text.count("num_stages=STAGES") == (2 if ahead else 0)
-
-
-def test_tensor_cores_sum_columns_while_running_sums_are_stored() -> None:
-    program = bb.trace(lambda X: bb.ops.cumsum(X, axis=0), X="M N")
-    request = Request(program, target="cuda", sizes={"M": 900, "N": 64}, dtype="bfloat16")
-    text = print_triton(choose(request)[0].scheduled()[0])
-    first, second = (match.start() for match in re.finditer(r"tl\.dot\(", text))
-    assert first < second < text.index("tl.store(")
 
 
 def test_every_example_is_printed_as_python() -> None:

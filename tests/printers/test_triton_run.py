@@ -48,6 +48,7 @@ COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
     *("compile_shared", "compile_padded", "compile_turns", "compile_rows", "compile_scans"),
+    "compile_triangles",
     *("compile_divided", "compile_sunk"),
     *("compile_joined", "compile_described", "compile_together", "compile_longest"),
     "compile_early",
@@ -213,6 +214,15 @@ def test_sums_by_triangles_are_exact() -> None:
     assert {row["dots"] for row in rows} == {True}
     bad = [row for row in rows if not row["error"] <= 2 * row["usual"]]
     assert not bad, bad
+
+
+def test_triangles_lie_in_registers() -> None:
+    """Tensor cores that multiply groups of rows read blocks where they lie, and nothing else."""
+    rows = found("compile_triangles")
+    assert {row["groups"] for row in rows} == {True, False}
+    assert not [row for row in rows if row["groups"] and row["reads"]], rows
+    assert not [row for row in rows if row["spilled"]], rows
+    assert not [row for row in rows if not row["shared"] <= row["estimate"]], rows
 
 
 def test_scans_spill_no_registers() -> None:

@@ -1,8 +1,5 @@
 """The tiles, unit axes and snapshot that programs get by default."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 import blockbuster_fusion as bb
@@ -49,47 +46,6 @@ def test_rows_that_a_gpu_reduces_have_one_block() -> None:
     assert unit_axes(with_known_sizes(bb.lower(columns), {"N": 1000}), "cuda") == ()
     added = bb.trace(lambda X: {"Y": X + 1.0}, X="M N")
     assert unit_axes(with_known_sizes(bb.lower(added), {"N": 1000}), "cuda") == ()
-
-
-LONG_ROWS = {
-    "softmax": (lambda X: bb.ops.softmax(X), {"X": "M N"}, (512, 32_000), True),
-    "too long": (lambda X: bb.ops.softmax(X), {"X": "M N"}, (512, 32_769), False),
-    "few rows": (lambda X: bb.ops.softmax(X), {"X": "M N"}, (200, 32_000), False),
-    "two arrays": (
-        lambda X, Y: bb.ops.softmax(X + Y),
-        {"X": "M N", "Y": "M N"},
-        (512, 32_000),
-        False,
-    ),
-    "with a vector": (
-        lambda X, Y: bb.ops.softmax(X * Y),
-        {"X": "M N", "Y": "N"},
-        (512, 20_000),
-        True,
-    ),
-    "maxima": (
-        lambda X: X - bb.ops.max(X, axis=1, keepdims=True),
-        {"X": "M N"},
-        (512, 20_000),
-        True,
-    ),
-    "only read": (lambda X: bb.ops.sum(bb.ops.exp(X), axis=1), {"X": "M N"}, (512, 32_000), False),
-    "sums of squares": (lambda X: bb.ops.rmsnorm(X), {"X": "M N"}, (512, 20_000), False),
-}
-"""Functions with the axes of their arrays, their sizes, and True if a program holds a row."""
-
-
-@pytest.mark.parametrize(
-    ("function", "axes", "shape", "are_held"), LONG_ROWS.values(), ids=LONG_ROWS
-)
-def test_long_rows_are_held_if_they_would_be_read_twice(
-    function: Callable[..., Any], axes: dict[str, str], shape: tuple[int, int], are_held: bool
-) -> None:
-    """Registers hold one row. Loops that only sum load ahead; few rows are for many programs."""
-    program = bb.trace(function, **axes)
-    graph = with_known_sizes(bb.lower(program), dict(zip("MN", shape, strict=True)))
-    assert unit_axes(graph, "cuda") == (("N",) if are_held else ())
-    assert unit_axes(graph, "cpu") == ()
 
 
 def test_what_is_given_stays() -> None:

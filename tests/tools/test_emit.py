@@ -20,7 +20,6 @@ from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.standalone import samples, scattered
 from blockbuster_fusion.runtime.c.compiler import compiler
-from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.tools import emit as emitting
 from blockbuster_fusion.tools.emit import emit as emit_files
 from helpers import lookup_programs
@@ -235,25 +234,6 @@ sys.modules["torch"] = sys.modules["triton"] = None
 from blockbuster_fusion.cli.main import main
 raise SystemExit(main(["emit", "attention", "--target", "cuda"]))
 """
-
-
-@LINUX
-@pytest.mark.parametrize(
-    ("tiles", "programs"), [({"M": 64, "N": 64}, 10), ({"M": 64, "N": 32}, 28)]
-)
-def test_a_triton_file_launches_a_program_for_two_blocks(
-    tiles: dict[str, int], programs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If they are square; 200 rows are 4 blocks, and 200 columns 4 or 7."""
-    program = bb.trace(lambda X, Y: {"O": X + Y.T}, X="M N", Y="N M")
-    schedule = Schedule(mirrored=True, paired=True)
-    chosen = emitting.choose
-    monkeypatch.setattr(emitting, "choose", lambda r: chosen(replace(r, schedule=schedule)))
-    text = emit(program, target="cuda", sizes={"M": 200, "N": 200}, tiles=tiles)
-    assert re.search(rf"    launch\(\w+, {programs}, ", text)
-    done = run_triton(text, tmp_path, interpreted="1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("ok\n")
 
 
 @LINUX

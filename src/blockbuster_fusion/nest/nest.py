@@ -341,9 +341,7 @@ class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
 
     With `programs`, at most so many run the body for all places of the grid, in turns, on a GPU.
-    There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py). A program
-    of a paired one runs the body for the block at (i, j), and then for that at (j, i). One that
-    loads ahead does so in loops that fold or store each block, too (passes/load_ahead.py). A
+    There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py), and a
     described kernel loads operands by tensor descriptors (passes/describe_operands.py). An early
     one may start before the kernel before it has ended (passes/start_early.py).
     """
@@ -353,8 +351,6 @@ class Kernel:
     body: Body
     programs: int = 0
     is_mirrored: bool = False
-    is_paired: bool = False
-    loads_ahead: bool = False
     is_described: bool = False
     early: Early = Early.NO
 

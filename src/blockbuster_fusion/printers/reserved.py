@@ -69,7 +69,7 @@ lanes part total wide row rows run run_end at w x half left argc argv good faile
 """Variables of kernels, and of the function that tests them."""
 
 _TRITON_LOCALS = """
-tl triton torch libdevice sys pid group rows place width diagonal turn GROUP STAGES PROGRAMS
+tl triton torch libdevice sys pid group rows place width diagonal GROUP STAGES PROGRAMS
 gdc_wait gdc_launch_dependents DEVICE INTERPRETED main good function grid options arguments warmup
 num_warps num_stages num_ctas maxnreg debug sanitize_overflow instrumentation_mode
 launch_cooperative_grid launch_pdl

@@ -29,7 +29,6 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.nest.analysis.few_rows import FEW
 from blockbuster_fusion.nest.nest import Nest, written
-from blockbuster_fusion.schedule.held_rows import may_be_held
 from blockbuster_fusion.schedule.target_model import TargetModel, model_for
 
 ASSUMED = 512
@@ -54,8 +53,7 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     that are scanned, or that an input or a lookup has beside these rows, may be longer, the more so
     if rows are few. In a program without products they may be longer too, unless they come before
     the rows: such blocks are turned, or reduced row upon row. On a GPU they may be longer only if
-    they are reduced or scanned, and still longer if a program can hold rows that it would read
-    twice. There blocks have lengths that are powers of two: beside products,
+    they are reduced or scanned. There blocks have lengths that are powers of two: beside products,
     an axis of another length is cut. So are columns of products that no other product reads, as
     the width of heads: fewer rows than a GPU has processors need many blocks of columns.
     """
@@ -73,17 +71,12 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
         longest = model.stream
         beside &= _reduced_in_blocks(graph) if target == "cuda" else beside
         beside -= {a for axes in read for at, a in enumerate(axes) if rows & {*axes[at + 1 :]}}
-
-    def limit(axis: Axis) -> int:
-        is_held = not multiplies and may_be_held(axis, graph)
-        return (model.held if is_held else longest) if axis in beside else model.short
-
     found = {
         dim.axis
         for dim in graph.dims
         if dim.packed
         and not dim.is_free
-        and _is_short(dim.axis, limit(dim.axis))
+        and _is_short(dim.axis, longest if dim.axis in beside else model.short)
         and not (target == "cuda" and multiplies and _is_padded(dim.axis, model.smallest))
     }
     if target == "cuda" and multiplies and not _has_chain(graph):
@@ -316,9 +309,7 @@ def _peak(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> i
 
 def fits(graph: Graph, target: str) -> bool:
     """True if a program stays within local memory with its default tiles."""
-    model = model_for(target)
-    room = model.local if _multiplies(graph) else model.registers
-    is_small = peak_local(graph, default_tiles(graph, target)) <= room
+    is_small = peak_local(graph, default_tiles(graph, target)) <= model_for(target).local
     return is_small or has_few_rows(graph, target)
 
 

@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 
 from blockbuster_fusion.machine.machine import Machine, Memory
+from blockbuster_fusion.nest.analysis.thread_blocks import VECTOR_BYTES, Sharing
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.waves import from_main
-from blockbuster_fusion.schedule.work import VECTOR_BYTES, Work
+from blockbuster_fusion.schedule.work import Work
 
 MOST_WARPS, MOST_PROGRAMS = 64, 32
 """The warps and programs that a processor holds."""
@@ -33,12 +34,16 @@ DESCRIBING = 90
 """The compute capability from which on GPUs have tensor descriptors."""
 ACCUMULATED = 72
 """The elements of a thread beyond which a program has eight warps instead of four."""
-PER_THREAD, PER_FOLDING_THREAD = 16, 32
-"""The elements of a thread in a kernel without products: two loads of 16 bytes, in 16 bits. Where
-blocks are folded, four loads: fewer threads wait for each other."""
+PER_THREAD = {Sharing.OWN: 8, Sharing.NARROW: 16, Sharing.PASSED: 16, Sharing.FOLDED: 32}
+"""The elements of a thread in a kernel without products: one load of 16 bytes, in 16 bits. Threads
+have more if loads are narrow, if they pass blocks on, and if they fold them: fewer wait for others.
+"""
 FEW_PROGRAMS = 264
 """The most programs that have so much room on a GPU that folding threads have fewer elements."""
-MOST_STREAM_WARPS = 16
+AT_ONCE = 1 << 20
+"""The most elements of a kernel that a GPU has threads for at one time, four for each."""
+MOST_STREAM_WARPS, MOST_OWN_WARPS = 16, 8
+"""The most warps of a program without products, and of one whose threads do not meet."""
 STAGES = 3
 KEPT_BUSY = 15
 """The warps with which a processor computes at its full rate."""
@@ -69,10 +74,13 @@ and nothing ahead."""
 WORD = 4
 """The bytes that a thread copies ahead at least."""
 CUT, LONG_PIECE = 0.15, 512
-"""The share of time that a stream of short pieces of rows takes longer, and their bytes."""
+"""The share of time that a stream of short pieces of rows takes longer, and their bytes. It holds
+if programs that run at a time do not read neighbouring pieces."""
 BROKEN, BROKEN_AHEAD, LINE = 1.2, 0.3, 128
 """The same for pieces that are shorter than what the memory reads at a time, without and with
 blocks that are loaded ahead; and the bytes of that."""
+CUT_BESIDE = 0.02
+"""The same if they do, in kernels that load nothing ahead."""
 TAIL = 0.2
 """The share of the bytes of all programs that run at a time for which the memory is not busy, in
 kernels without loops and folds: the first programs only load, and the last ones only store."""
@@ -89,10 +97,8 @@ TOGETHER = 0.93
 PROGRAM, WARP = 0.62e-9, 0.15e-9
 """The seconds from the start of a program without products to that of the next, and of a warp, on
 all processors."""
-BEGUN = 0.03
-"""The share of the starts of programs without loops and folds that nothing hides."""
-BEGUN_FOLDING = 0.07
-"""The same for programs that fold whole rows of arrays in main memory."""
+BEGUN = 0.01
+"""The share of the starts of programs without loops that nothing hides."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
@@ -140,11 +146,17 @@ class Residents:
     """The elements of a thread, as a multiple of those that registers hold; 1 at least."""
 
 
-def stream_warps(largest: float, programs: int, *, folds: bool) -> int:
-    """The warps of a program without products, by the elements of its largest tile."""
-    each = PER_FOLDING_THREAD if folds and programs > FEW_PROGRAMS else PER_THREAD
-    threads = max(32.0, largest / each)
-    return int(min(MOST_STREAM_WARPS, 1 << math.ceil(math.log2(threads / 32))))
+def stream_warps(largest: float, programs: int, sharing: Sharing) -> int:
+    """The warps of a program without products, by the elements of its largest tile.
+
+    Threads have half as many elements if all of them run at a time.
+    """
+    is_own = sharing in (Sharing.OWN, Sharing.NARROW)
+    has_room = largest * programs <= AT_ONCE if is_own else programs <= FEW_PROGRAMS
+    halves = has_room and sharing is not Sharing.PASSED
+    threads = max(32.0, largest / PER_THREAD[sharing] * (2 if halves else 1))
+    most = MOST_OWN_WARPS if is_own else MOST_STREAM_WARPS
+    return int(min(most, 1 << math.ceil(math.log2(threads / 32))))
 
 
 def has_descriptors(machine: Machine) -> bool:
@@ -163,9 +175,8 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     room = machine.memories[0].size - work.kept
     usual = 8 if work.accumulated > ACCUMULATED * 32 * 4 else 4
     multiplies = work.multiplying or work.products
-    usual = (
-        usual if multiplies else stream_warps(work.largest, work.programs, folds=work.folding > 0)
-    )
+    if not multiplies:
+        usual = stream_warps(work.largest, work.programs, work.sharing)
     warps = schedule.warps or usual
     runs = work.multiplying > 1 or work.streaming  # one step has none ahead
     stages = (schedule.stages or STAGES) + work.further if runs else 1
@@ -242,7 +253,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     # Between the first programs and the last, one waits while others keep the main memory busy.
     waits = min(rounds, 2 + rounds / at_a_time) if keeps_busy else rounds
     waiting = waits * (alone + folding + starts) * machine.latency
-    waiting += BEGUN_FOLDING * programs * PROGRAM if keeps_busy else 0.0
+    waiting += BEGUN * programs * PROGRAM if keeps_busy else 0.0
     filling = min(programs, machine.processors * here.programs)
     waiting += _crossing(work, here.warps) * programs / machine.processors
     if work.streaming:  # each program waits for the first blocks that it loads ahead
@@ -344,11 +355,13 @@ def _moving(
 
     longer = BROKEN_AHEAD if work.streaming else BROKEN
     broken = 0.0 if work.products else longer * max(0.0, 1 - work.piece / LINE)
-    once = work.arrays * (1 + broken)
+    both = runs_ahead or work.is_scattered
+    short = max(0.0, 1 - work.piece / LONG_PIECE)
+    once = work.arrays * (1 + broken + (0.0 if both else CUT_BESIDE * short))
     parts = ((once, home), (others, cache), (common, first), (again, nearest))
-    if runs_ahead:  # both memories are busy at a time
+    if both:  # memories are busy at a time
         from_memory = max(once, main_bytes(work, machine, here)) / rate(main)
-        if work.multiplying and not work.products:  # products with vectors
-            from_memory *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
+        if work.is_scattered or (work.multiplying and not work.products):  # with vectors
+            from_memory *= 1 + CUT * short
         return max(from_memory, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

@@ -11,6 +11,7 @@ from blockbuster_fusion.nest.analysis.matrix_products import Product, is_dot, pr
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
 from blockbuster_fusion.nest.analysis.shared_memory import SharedMemory
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
+from blockbuster_fusion.nest.analysis.thread_blocks import sharing
 from blockbuster_fusion.nest.analysis.triangular_scans import TriangularScan, triangular_scan
 from blockbuster_fusion.nest.nest import (
     Body,
@@ -72,13 +73,13 @@ class KernelFacts:
         """The products that tensor cores compute."""
         others = (isinstance(s, Contract | Fold) for s in self.statements)
         self.is_pointwise = self.has_tensor_cores and not any(others)
-        stores = [s.target for s in self.statements if isinstance(s, Store)]
-        self.results = [[span.dim for span in target.spans] for target in stores]
+        stores = [s.target.spans for s in self.statements if isinstance(s, Store)]
+        self.results = [[span.dim for span in spans] for spans in stores]
         """The dims of each result."""
-        self.stored = frozenset(target.buffer for target in stores)
         loops = [s for s in self.statements if isinstance(s, For)] if self.has_tensor_cores else []
         self.spread: dict[For, tuple[Contract, ...]] = {loop: spread_sums(loop) for loop in loops}
         """The products of each loop whose sums are spread over a block."""
+        self.sharing = sharing(kernel)
         self.is_plain = self.has_tensor_cores and gains_by_turns(kernel)
         self.streams = frozenset(streaming_loops(kernel)) if self.has_tensor_cores else frozenset()
         """The loops whose loads run ahead, beside those with dots."""

@@ -15,7 +15,6 @@ from blockbuster_fusion.nest.passes.describe_operands import describe_operands
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
-from blockbuster_fusion.nest.passes.load_ahead import load_ahead
 from blockbuster_fusion.nest.passes.mirror_grid import mirror_grid
 from blockbuster_fusion.nest.passes.order_grid import order_grid
 from blockbuster_fusion.nest.passes.order_tiles import order_tiles
@@ -63,11 +62,6 @@ class Schedule:
     mirrored: bool = False
     """True to compute blocks that read an array and its transpose right after each other, on a GPU
     (nest/passes/mirror_grid.py)."""
-    paired: bool = False
-    """True to compute both of them in one program, if the grid is mirrored."""
-    ahead: bool = False
-    """True to load ahead in loops that fold or store each block, on a GPU
-    (nest/passes/load_ahead.py)."""
     described: bool = False
     """True to load operands of products by tensor descriptors, on a GPU that has them
     (nest/passes/describe_operands.py)."""
@@ -250,10 +244,7 @@ def optional_passes(
         return order_grid(nest, schedule.order) if schedule.order else nest
 
     def mirror(kernel: Kernel) -> Kernel:
-        return mirror_grid(kernel, paired=schedule.paired) if schedule.mirrored else kernel
-
-    def ahead(kernel: Kernel) -> Kernel:
-        return load_ahead(kernel) if schedule.ahead else kernel
+        return mirror_grid(kernel) if schedule.mirrored else kernel
 
     def describe(kernel: Kernel) -> Kernel:
         return describe_operands(kernel) if schedule.described else kernel
@@ -277,7 +268,6 @@ def optional_passes(
         ),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(mirror, "Orders a square grid by diagonals, if asked for.", "mirror_grid"),
-        each_kernel(ahead, "Has loops that fold blocks load ahead, if asked for.", "load_ahead"),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
         Pass("take_turns", "Has programs compute blocks of products in turns.", turns),
         each_kernel(

@@ -19,7 +19,6 @@ from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.analysis.spread_sums import folding_loops
 from blockbuster_fusion.nest.nest import (
     Contract,
     Early,
@@ -48,7 +47,7 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
-FLAGS = ("apart", "padded", "mirrored", "paired", "ahead", "transposed", "described", "together")
+FLAGS = ("apart", "padded", "mirrored", "transposed", "described", "together")
 """The options of a schedule that are true or false, beside `atomic`."""
 EARLY = {
     Early.NO: [],
@@ -90,6 +89,8 @@ MOST_BYTES = {"cpu": 256 << 10, "cuda": 16 << 10}
 """The bytes of the largest tile, in float32."""
 MOST_FOLDED_BYTES = 32 << 10
 """The same for tiles that a GPU folds."""
+MOST_MIRRORED_BYTES = 64 << 10
+"""The same for a grid by diagonals, whose programs read short pieces of rows apart."""
 MOST_PRODUCT_BYTES = 128 << 10
 """The same for kernels of a GPU with products of matrices, which have more warps."""
 
@@ -166,8 +167,6 @@ class Config:
         words += ["prologue apart"] * self.schedule.apart
         words += ["operands padded"] * self.schedule.padded
         words += ["mirrored"] * self.schedule.mirrored
-        words += ["in pairs"] * self.schedule.paired
-        words += ["loads ahead"] * self.schedule.ahead
         words += ["products transposed"] * self.schedule.transposed
         words += ["operands described"] * self.schedule.described
         words += ["launched together"] * self.schedule.together
@@ -240,7 +239,7 @@ class Space:
         }
 
     def _folded(self) -> set[Dim]:
-        """The dims along which loops fold each of their blocks, in kernels without products.
+        """The dims along which whole rows or the blocks of loops are folded, without products.
 
         Loops that go through the same rows again have blocks as long.
         """
@@ -258,6 +257,8 @@ class Space:
                 if any(isinstance(s, Fold) and s.span.at is loop.index for s in loop.body)
             }
             found |= {loop.index.dim for loop in loops if loop.index.dim.axis in folding}
+            folds = [s for s in kernel.statements if isinstance(s, Fold)]
+            found |= {s.span.dim for s in folds if s.span.dim.unit}
         return found
 
     def _streamed(self) -> set[Dim]:
@@ -463,10 +464,7 @@ class Space:
         changes += [{"apart": not schedule.apart, "order": ()}]
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
-            changes += [{"mirrored": False, "paired": False}] if schedule.mirrored else []
-            changes += [{"paired": not schedule.paired}] if schedule.mirrored else []
-            folds = any(map(folding_loops, self.nest.kernels))
-            changes += [{"ahead": not schedule.ahead}] if folds else []
+            changes += [{"mirrored": False}] if schedule.mirrored else []
             changes += [{"transposed": not schedule.transposed}] if self.may_transpose else []
             changes += [{"described": not schedule.described}] if self.are_described else []
             has_several = len(self.nest.kernels) > 1
@@ -491,6 +489,7 @@ class Space:
         for kernel in self.nest.kernels:
             multiplies = any(self.is_product(s) for s in kernel.statements)
             most = MOST_PRODUCT_BYTES if multiplies and target == "cuda" else MOST_BYTES[target]
+            most = MOST_MIRRORED_BYTES if kernel.is_mirrored and not multiplies else most
             for statement in kernel.statements:
                 made = getattr(statement, "tile", None)
                 if made is not None and made not in self.in_place:

@@ -22,12 +22,8 @@ class TargetModel:
     """The longest row of an input that may have one block, so that it is read once."""
     stream: int
     """The same in a program without products, which reads rows where they lie."""
-    held: int
-    """The same if a program may hold rows that it would read twice (held_rows.py)."""
     local: int
     """Bytes of local memory."""
-    registers: int
-    """The same for a program without products."""
     flops: float
     """Operations per second."""
     bandwidth: float
@@ -41,13 +37,10 @@ class TargetModel:
 TARGET_MODELS = {
     # One core: 8-wide fused multiply-adds at 3 GHz; its L2 cache and a share of the L3; the rate
     # at which that gives blocks back.
-    "cpu": TargetModel(128, 256, 16, 256, 2048, 16384, 16384, 4 << 20, 4 << 20, 1e11, 2e10),
-    # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor, and its
-    # registers alone, with some numbers beside; its L2.
-    "cuda": TargetModel(64, 64, 16, 128, 128, 16384, 32768, 200 * 1024, 258 << 10, 6e14, 1e13),
-    "interpret": TargetModel(
-        DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 2048, 2048, 4 << 20, 4 << 20, 1e11, 2e10
-    ),
+    "cpu": TargetModel(128, 256, 16, 256, 2048, 16384, 4 << 20, 1e11, 2e10),
+    # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
+    "cuda": TargetModel(64, 64, 16, 128, 128, 16384, 200 * 1024, 6e14, 1e13),
+    "interpret": TargetModel(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 2048, 4 << 20, 1e11, 2e10),
 }
 
 

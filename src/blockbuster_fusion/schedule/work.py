@@ -10,6 +10,7 @@ from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
+from blockbuster_fusion.nest.analysis.thread_blocks import VECTOR_BYTES, Sharing
 from blockbuster_fusion.nest.analysis.triangular_scans import (
     FURTHER,
     LONGEST,
@@ -37,7 +38,6 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     Window,
 )
-from blockbuster_fusion.nest.passes.mirror_grid import pairs
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.kernel_facts import BodyFacts, KernelFacts
 from blockbuster_fusion.schedule.waves import Reads
@@ -59,8 +59,6 @@ GROUPED, WARPS = 64, 4
 """The rows that a group of four warps multiplies at a time."""
 AT_A_TIME = 8
 """The rows of an operand that tensor cores read at a time."""
-VECTOR_BYTES = 16
-"""The bytes that a thread of a GPU loads at a time."""
 LINE = {"cpu": 64, "cuda": 32}
 """The bytes that memory moves at least, if they lie together."""
 STREAMED_LINE = {"cpu": 64, "cuda": 128}
@@ -72,6 +70,8 @@ class Work:
     """The work of one kernel."""
 
     programs: int = 1
+    sharing: Sharing = Sharing.OWN
+    """The way in which threads of a GPU share blocks, without products."""
     products: float = 0.0
     """Multiplications and additions of products of matrices."""
     operations: float = 0.0
@@ -157,6 +157,9 @@ class Work:
     """The dtype in which products multiply."""
     restarts: float = 0.0
     """The times that one program begins a loop with products again, as it is in another loop."""
+    is_scattered: bool = False
+    """True if the grid goes by diagonals, so that programs do not read neighbouring pieces of rows
+    at a time."""
     is_exact: bool = False
     """True if products of float32 are not rounded to what tensor cores multiply."""
     is_chained: bool = False
@@ -238,9 +241,10 @@ class _Count:
         work, kernel = self.work, self.facts.kernel
         work.further = FURTHER if self.triangles else 0
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
-        work.is_plain = self.facts.is_plain
+        work.is_plain, work.sharing = self.facts.is_plain, self.facts.sharing
         self.body(kernel.body, float(work.programs))
-        work.arrays = sum(self.seen.values()) - self.mirrored()
+        mirrored = self.mirrored()
+        work.arrays, work.is_scattered = sum(self.seen.values()) - mirrored, mirrored > 0
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
         work.restarts /= work.programs * work.busy
@@ -249,9 +253,6 @@ class _Count:
         work.folding /= work.programs * work.busy
         work.crossed /= work.programs * work.busy
         work.handed_over /= work.programs * work.busy
-        if self.is_paired:  # blocks are stored twice; what is loaded again is in the first cache
-            work.programs = pairs(self.blocks(kernel.grid[0].dim))
-            self.own |= {x: 2 * self.own[x] for x in self.facts.stored & self.own.keys()}
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
         work.has_few_rows = bool(products_with_few_rows(self.facts.statements, self.longest))
@@ -267,22 +268,17 @@ class _Count:
             self.share_blocks(self.facts.order)
         return work
 
-    @property
-    def is_square(self) -> bool:
-        """True if a grid goes by diagonals: blocks are square then (nest/passes/mirror_grid.py)."""
-        kernel = self.facts.kernel
-        return kernel.is_mirrored and len({self.whole(x.dim) for x in kernel.grid[-2:]}) == 1
-
-    @property
-    def is_paired(self) -> bool:
-        """True if one program computes two blocks of such a grid."""
-        return self.facts.kernel.is_paired and self.is_square
-
     def mirrored(self) -> float:
-        """The bytes that a grid by diagonals reads soon after their transposes, from a cache."""
-        if not self.is_square:
+        """The bytes that a grid by diagonals reads soon after their transposes, from a cache.
+
+        Blocks are square then (nest/passes/mirror_grid.py).
+        """
+        kernel = self.facts.kernel
+        if not kernel.is_mirrored:
             return 0.0
-        *others, slow, fast = self.facts.kernel.grid
+        *others, slow, fast = kernel.grid
+        if self.whole(slow.dim) != self.whole(fast.dim):
+            return 0.0
         sources = [s.source for s in self.facts.statements if isinstance(s, Load)]
         turned = {x.buffer for x in sources if [s.at for s in x.spans] == [*others, fast, slow]}
         return sum(self.seen[buffer] for buffer in turned)
@@ -493,7 +489,12 @@ class _Count:
             work.operations += PASSED_ON * times * sum(map(self.elements, passed))
 
     def is_handed_over(self, load: Load | Lookup, body: Body) -> bool:
-        """True if threads use what others have loaded, as the numbers of a row for several rows."""
+        """True if threads use what others have loaded, as the numbers of a row for several rows.
+
+        Each loads a single number itself.
+        """
+        if self.elements(load.tile) == 1:
+            return False
         users = [s.tile for s in body if isinstance(s, Compute) and load.tile in s.operands]
         missing = {span for tile in users for span in tile.spans} - {*load.tile.spans}
         return any(self.length(span) > 1 for span in missing)

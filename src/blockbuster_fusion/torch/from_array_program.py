@@ -145,8 +145,7 @@ class _Writer:
             case "matmul", {"axis": Axis() as axis}:
                 return self.matmul(name, operands, axis, operator)
             case "index", {"axis": Axis() as axis}:
-                text = f"torch.arange({self.size(axis)}, device={self.device})"
-                return self.assign(name, text, (axis,), dtype)
+                return self.assign(name, self.counted(axis).name, (axis,), dtype)
             case "rename", {"old": Axis() as old, "new": Axis() as new}:
                 x = operands[0]
                 return _Named(x.name, tuple(new if a is old else a for a in x.axes), dtype)
@@ -155,20 +154,21 @@ class _Writer:
                 at = [x.axes.index(a) for a in gone if isinstance(a, Axis)]
                 left = [a for a in x.axes if a not in gone]
                 return self.assign(name, f"{x.name}.mean({at})", left, dtype)
-            case "take", {"axis": Axis() as axis} if self.is_free(operands, axis):
-                x, index, *_ = operands
-                rest = [a for a in x.axes if a is not axis]
-                text = f"{with_axes(x, [axis, *rest])}[{index.name}]"
-                return self.assign(name, text, [*index.axes, *rest], dtype)
+            case "take", {"axis": Axis() as axis}:
+                return self.take(name, operands, axis, dtype)
             case _, {"axis": Axis() as axis}:
                 at_axis = operands[0].axes.index(axis)
                 return self.along(name, operands, operator, at_axis, attributes)
         raise UnknownOperator(name=operator.name, remedy="it has no form in PyTorch here")
 
-    def is_free(self, operands: Sequence[_Named], axis: Axis) -> bool:
-        """True if the index of a lookup along an axis shares no other axis with its table."""
-        table, index = operands[:2]
-        return not any(a in index.axes for a in table.axes if a is not axis)
+    def take(self, name: str, operands: Sequence[_Named], axis: Axis, dtype: DType) -> _Named:
+        """A lookup along an axis; along others that the index has, places look at their own."""
+        table, index, *_ = operands
+        shared = [a for a in table.axes if a is not axis and a in index.axes]
+        rest = [a for a in table.axes if a is not axis and a not in shared]
+        places = [*(with_axes(self.counted(a), index.axes) for a in shared), index.name]
+        text = f"{with_axes(table, [*shared, axis, *rest])}[{', '.join(places)}]"
+        return self.assign(name, text, [*index.axes, *rest], dtype)
 
     def along(
         self,

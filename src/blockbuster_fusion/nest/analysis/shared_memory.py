@@ -114,12 +114,16 @@ class SharedMemory:
         return sum(sizes) * (stages - 1)
 
     def _scanned(self, loop: For, length: BlockLength, stages: int) -> int:
-        """The bytes of blocks that are scanned by products, and of the triangle and its square."""
+        """The bytes of blocks that are scanned by products, one of which is multiplied and stored.
+
+        Triangles lie in registers, but for the product that they are made of.
+        """
         scan, rows = triangular_scan(loop), length(loop.index.dim)
         if scan is None or not SHORTEST <= rows <= LONGEST:
             return 0
-        ones = 2 * rows * rows * scan.stored.bytes
-        return self._streamed(loop.body, length, stages + FURTHER) + ones
+        ones = 2 * rows * SHORTEST * scan.stored.bytes
+        stored = _elements(scan.made.tile, length) * scan.store.target.buffer.dtype.bytes
+        return self._streamed(loop.body, length, stages + FURTHER + 1) + max(ones, stored)
 
     def _held(
         self, body: Body, length: BlockLength, stages: int, warps: int, loop: For | None

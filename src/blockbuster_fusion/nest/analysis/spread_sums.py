@@ -10,18 +10,15 @@ from collections.abc import Iterable
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import (
-    Buffer,
     Cascade,
     Compute,
     Contract,
-    Fold,
     For,
     Kernel,
     Load,
     Positions,
     Span,
     Statement,
-    Store,
     Tile,
     read,
     walk,
@@ -58,39 +55,16 @@ def streaming_loops(kernel: Kernel) -> tuple[For, ...]:
     """The loops without dots whose loads run ahead, which Triton must be told.
 
     They multiply with vectors, or gather blocks place by place. Where each step folds a block, the
-    threads wait for each other anyway, so that these run ahead only if the kernel asks for it.
+    threads wait for each other anyway.
     """
     gathers = not any(isinstance(s, Contract) for s in kernel.statements)
     loops = (s for s in kernel.statements if isinstance(s, For))
-    folding = folding_loops(kernel) if kernel.loads_ahead else ()
     return tuple(
         loop
         for loop in loops
         if (spread_sums(loop) and not any(isinstance(s, For) for s in loop.body))
         or (gathers and _only_gathers(loop))
-        or loop in folding
     )
-
-
-def folding_loops(kernel: Kernel) -> tuple[For, ...]:
-    """The innermost loops of a kernel without products that fold or store the blocks they load."""
-    if any(isinstance(s, Contract) for s in kernel.statements):
-        return ()
-    stored = {s.target.buffer for s in kernel.statements if isinstance(s, Store)}
-    loops = [s for s in kernel.statements if isinstance(s, For) and s.window is None]
-    return tuple(loop for loop in loops if _folds(loop) and not _loaded(loop) & stored)
-
-
-def _folds(loop: For) -> bool:
-    """True if a loop loads blocks, folds or stores them, and does nothing else."""
-    simple = Load | Compute | Positions | Cascade | Fold | Store
-    is_simple = all(isinstance(s, simple) for s in loop.body)
-    return is_simple and bool(_loaded(loop)) and any(isinstance(s, Fold | Store) for s in loop.body)
-
-
-def _loaded(loop: For) -> set[Buffer]:
-    """The arrays that a loop loads blocks of."""
-    return {s.source.buffer for s in loop.body if isinstance(s, Load)}
 
 
 def _only_gathers(loop: For) -> bool:

@@ -2,19 +2,16 @@
 
 A sum of an array and its transpose reads each element twice: for the block at (i, j), and for the
 one at (j, i). If both blocks are computed soon after each other, the second read comes from a
-cache: from the second one, or from that of the processor itself if one program computes both.
+cache.
 """
 
 from dataclasses import replace
 
-from blockbuster_fusion.nest.nest import Compute, Index, Kernel, Load, Store
+from blockbuster_fusion.nest.nest import Index, Kernel, Load
 
 
-def mirror_grid(kernel: Kernel, *, paired: bool = False) -> Kernel:
-    """The kernel in that order, if it reads blocks at (i, j) and at (j, i) of a square grid.
-
-    With `paired`, programs of a pointwise kernel compute two blocks each.
-    """
+def mirror_grid(kernel: Kernel) -> Kernel:
+    """The kernel in that order, if it reads blocks at (i, j) and at (j, i) of a square grid."""
     if len(kernel.grid) < 2 or not isinstance(kernel.grid[-1].dim.axis.extent, int):
         return kernel
     slow, fast = kernel.grid[-2:]
@@ -22,13 +19,4 @@ def mirror_grid(kernel: Kernel, *, paired: bool = False) -> Kernel:
     read = {tuple(span.at for span in spans if isinstance(span.at, Index)) for spans in loads}
     is_square = slow.dim.axis.extent == fast.dim.axis.extent
     both = {kernel.grid, (*kernel.grid[:-2], fast, slow)}
-    if not is_square or not both <= read:
-        return kernel
-    is_pointwise = all(isinstance(s, Load | Compute | Store) for s in kernel.body)
-    paired = paired and is_pointwise and len(kernel.grid) == 2
-    return replace(kernel, is_mirrored=True, is_paired=paired)
-
-
-def pairs(blocks: int) -> int:
-    """The number of pairs of blocks at (i, j) and (j, i), for so many rows of blocks."""
-    return blocks * (blocks + 1) // 2
+    return replace(kernel, is_mirrored=True) if is_square and both <= read else kernel

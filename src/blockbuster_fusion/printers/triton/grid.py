@@ -8,8 +8,6 @@ from blockbuster_fusion.nest.nest import Index, Kernel, Space
 from blockbuster_fusion.printers.triton.variables import Variables
 
 PROGRAM = "pid = tl.program_id(0)"
-ALTERNATING = "diagonal = tl.where(diagonal % 2 == 1, diagonal + 1, -diagonal) // 2"
-"""The diagonals on both sides of the middle in turns."""
 
 
 def has_number(kernel: Kernel) -> bool:
@@ -32,31 +30,14 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
     slow, fast = kernel.grid[-2:]
     lines = _grouped(kernel, variables)
     if kernel.is_mirrored:
-        lines = _mirrored(kernel, lines, variables)
+        lines = _mirrored(slow, fast, lines, variables)
     inner = f"({variables.count(slow.dim)} * {variables.count(fast.dim)})"
     return [*lines, *_places(kernel.grid[:-2], f"(pid // {inner})", variables)]
 
 
 def grid_length(kernel: Kernel, variables: Variables) -> str:
-    """The number of programs, if each computes one block or one pair of blocks."""
-    made = " * ".join(variables.count(index.dim) for index in kernel.grid) or "1"
-    if kernel.is_paired:
-        count = variables.count(kernel.grid[0].dim)
-        return f"({count} * ({count} + 1) // 2 if {_is_square(kernel, variables)} else {made})"
-    return made
-
-
-def pair_lines(kernel: Kernel, variables: Variables, lines: list[str]) -> list[str]:
-    """The lines of a program, run for the block at (i, j) and for that at (j, i)."""
-    row, column = (variables.names.indices[index] for index in kernel.grid)
-    head = f"for turn in tl.static_range(2 if {_is_square(kernel, variables)} else 1):"
-    return [head, *("    " * bool(x) + x for x in [*lines, f"{row}, {column} = {column}, {row}"])]
-
-
-def _is_square(kernel: Kernel, variables: Variables) -> str:
-    """The test that blocks of a mirrored grid are square."""
-    slow, fast = (variables.block(index.dim) for index in kernel.grid[-2:])
-    return f"{slow} == {fast}"
+    """The number of blocks of the grid."""
+    return " * ".join(variables.count(index.dim) for index in kernel.grid) or "1"
 
 
 def turn_lines(kernel: Kernel, variables: Variables, lines: list[str]) -> list[str]:
@@ -125,22 +106,21 @@ def _grouped(kernel: Kernel, variables: Variables) -> list[str]:
     ]
 
 
-def _mirrored(kernel: Kernel, grouped: list[str], variables: Variables) -> list[str]:
-    """The same by diagonals, each right before its mirror or with it, if blocks are square."""
-    slow, fast = kernel.grid[-2:]
+def _mirrored(slow: Index, fast: Index, grouped: list[str], variables: Variables) -> list[str]:
+    """The same by diagonals, each right before its mirror, if blocks are square."""
     place = [line for line in grouped if line.startswith("place = ")]
     at = "place" if place else "pid"
     row, column = (variables.names.indices[index] for index in (slow, fast))
     count = variables.count(slow.dim)
     by_diagonals = [
         f"diagonal = {at} // {count}",
-        *([] if kernel.is_paired else [ALTERNATING]),
+        "diagonal = tl.where(diagonal % 2 == 1, diagonal + 1, -diagonal) // 2",
         f"{row} = {at} % {count}",
         f"{column} = ({row} + diagonal + {count}) % {count}",
     ]
     return [
         *place,
-        f"if {_is_square(kernel, variables)}:",
+        f"if {variables.block(slow.dim)} == {variables.block(fast.dim)}:",
         *(f"    {line}" for line in by_diagonals),
         "else:",
         *(f"    {line}" for line in grouped if line not in place),

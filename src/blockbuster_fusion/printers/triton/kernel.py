@@ -14,7 +14,6 @@ from blockbuster_fusion.printers.triton.grid import (
     grid_length,
     grid_lines,
     has_number,
-    pair_lines,
     turn_lines,
 )
 from blockbuster_fusion.printers.triton.helpers import HELPERS
@@ -81,10 +80,8 @@ class _Printer:
     def program(self, kernel: Kernel, printer: BodyPrinter) -> list[str]:
         """The lines of one program, which has the number `pid`."""
         body = printer.lines(signal_place(self.launched, kernel.body))
-        variables = printer.variables
-        grid = grid_lines(kernel, variables)
-        lines = [*variables.preamble(), *body]
-        return [*grid, *(pair_lines(kernel, variables, lines) if kernel.is_paired else lines)]
+        grid = grid_lines(kernel, printer.variables)
+        return [*grid, *printer.variables.preamble(), *body]
 
     def body(self, kernel: Kernel, body: BodyPrinter) -> str:
         """The function of one of several kernels: it gets the number of the program in its grid."""

@@ -14,6 +14,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import (
 from blockbuster_fusion.nest.analysis.launch_order import USUAL_GROUP, LaunchOrder
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
+from blockbuster_fusion.nest.analysis.thread_blocks import sharing
 from blockbuster_fusion.nest.nest import (
     Along,
     Body,
@@ -22,7 +23,6 @@ from blockbuster_fusion.nest.nest import (
     Cascade,
     Contract,
     Early,
-    Fold,
     For,
     Kernel,
     Launchable,
@@ -31,7 +31,6 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
-from blockbuster_fusion.nest.passes.mirror_grid import pairs
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.schedule.gpu import stream_warps
 from blockbuster_fusion.schedule.schedule import left_out
@@ -120,11 +119,8 @@ class KernelPlanner:
         self.memory = SharedMemory(kernel)
 
     def programs(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """The number of programs: one for each block of the grid, or for each pair of blocks."""
-        dims = [index.dim for index in self.kernel.grid]
-        if self.kernel.is_paired and len({block_length(dim, sizes, tiles) for dim in dims}) == 1:
-            return pairs(block_count(dims[0], sizes, tiles))
-        return math.prod(block_count(dim, sizes, tiles) for dim in dims)
+        """The number of blocks of the grid."""
+        return math.prod(block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
 
     def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The blocks of rows, or the heads, whose programs run together."""
@@ -141,10 +137,9 @@ class KernelPlanner:
         if not self.kernel.multiplies:
             made = {tile for s in self.kernel.statements if (tile := written(s)) is not None}
             blocks = [[block_length(x.dim, sizes, tiles) for x in tile.spans] for tile in made]
-            folds = any(isinstance(s, Fold) for s in self.kernel.statements)
             largest = max(map(math.prod, blocks), default=1)
             counts = (block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
-            return stream_warps(largest, math.prod(counts), folds=folds)
+            return stream_warps(largest, math.prod(counts), sharing(self.kernel))
         total = sum(
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
             for tile in self.accumulators(short)

@@ -17,7 +17,6 @@ from blockbuster_fusion.nest.nest import (
     Tile,
 )
 from blockbuster_fusion.nest.passes.cascade_sums import run_length
-from blockbuster_fusion.nest.passes.mirror_grid import pairs
 from blockbuster_fusion.printers.reserved import TRITON
 from blockbuster_fusion.printers.standalone import (
     TOLERANCE,
@@ -137,7 +136,7 @@ class RunFunction:
     def _launch(self, launched: Launchable) -> list[str]:
         planner = LaunchPlanner(launched)
         names = planner.names
-        grids = {kernel: self._programs(kernel) for kernel in launched.kernels}
+        grids = {k: product(self.lengths.count(i.dim) for i in k.grid) for k in launched.kernels}
         stages = self._stages(planner)
         numbers: dict[str, LengthText | bool] = {
             **dict.fromkeys(names.groups.values(), OPTIONS["group"]),
@@ -175,14 +174,6 @@ class RunFunction:
         options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {stages}}}'
         head = f"    launch({launched.name}, {programs}, {options}, "
         return wrapped(f"{head}{', '.join(arguments)})")
-
-    def _programs(self, kernel: Kernel) -> LengthText:
-        """The programs of a kernel: one for each block of its grid, or for each pair of blocks."""
-        counts = [self.lengths.count(index.dim) for index in kernel.grid]
-        is_square = len({self._block(index.dim) for index in kernel.grid}) == 1
-        if kernel.is_paired and is_square and isinstance(counts[0], int):
-            return pairs(counts[0])
-        return product(counts)
 
     def _scratch(self, buffer: Buffer, count: LengthText) -> str:
         device = f"{self.id(self.test.nest.inputs[0])}.device"

@@ -1,4 +1,10 @@
-"""Scans as products with triangles of ones, for tensor cores."""
+"""Scans as products with triangles of ones, for tensor cores.
+
+Two things keep a GPU's tensor cores busy. The triangle is made of a product, whose layout is that
+of an operand in registers: Triton would read it from shared memory in each step else. And it has
+-1 for 1: Triton does not turn a difference into a product that adds to the sums, and so the product
+with the triangle does not wait for that with all ones of the step before.
+"""
 
 from collections.abc import Sequence
 
@@ -23,8 +29,7 @@ def by_triangles(
 ) -> list[str]:
     """The lines of a loop that scans by products, and those of the usual loop where that fails.
 
-    `loop` is its variable and its bounds, `declared` the lines that its steps begin with. Tensor
-    cores sum all rows of a block while its running sums are stored.
+    `loop` is its variable and its bounds, `declared` the lines that its steps begin with.
     """
     name, bounds = loop
     stages = f"{values.variables.use('STAGES')} + {FURTHER}"
@@ -38,14 +43,17 @@ def by_triangles(
     step = [
         *declared,
         *load(values, scan.load),
-        f"{made} = tl.dot({lower}, {block}, {sums})",
-        f"{sums} = tl.dot({every}, {block}, {sums})",
+        f"{made} = {sums} - tl.dot({lower}, {block})",
         *store(values, scan.store),
+        f"{sums} = tl.dot({every}, {block}, {sums})",
     ]
     at = f"tl.arange(0, {rows})"
     first = aligned(values.value(carry), carry.spans, made.spans)
+    sides = (f"[{rows}, {SHORTEST}], {-1 / SHORTEST}", f"[{SHORTEST}, {rows}], 1.0")
+    left, right = (f"tl.full({side}, {dtype})" for side in sides)
     products = [
-        f"{lower} = ({at}[:, None] >= {at}[None, :]).to({dtype})",
+        f"{lower} = tl.dot({left}, {right})",
+        f"{lower} = tl.where({at}[:, None] >= {at}[None, :], {lower}, 0.0).to({dtype})",
         f"{every} = tl.full([{rows}, {rows}], 1.0, {dtype})",
         f"{sums} = tl.broadcast_to({first}, {values.shape(made)})",
         f"for {name} in tl.range({bounds}, num_stages={stages}):",
