@@ -28,7 +28,7 @@ def times(rows: int, width: int) -> tuple[LibraryTimes, Node]:
 
 @pytest.mark.parametrize(
     ("rows", "width", "copies"),
-    [(16, 16, MOST_COPIES), (1024, 2048, 13), (4096, 8192, 1), (5000, 3000, 2)],
+    [(16, 16, 1), (512, 600, MOST_COPIES), (1024, 2048, 13), (4096, 8192, 1), (5000, 3000, 2)],
 )
 def test_inputs_are_as_many_as_the_cache_does_not_hold(
     rows: int, width: int, copies: int, monkeypatch: pytest.MonkeyPatch
@@ -37,7 +37,7 @@ def test_inputs_are_as_many_as_the_cache_does_not_hold(
     made, product = times(rows, width)
     assert made.copies_of_inputs(product.all_input_nodes, CUDA) == copies
     assert made.copies_of_inputs(product.all_input_nodes, torch.device("cpu")) == 1
-    assert made.copies_of_inputs(product.all_input_nodes[:1], CUDA) == MOST_COPIES
+    assert made.copies_of_inputs(product.all_input_nodes[:1], CUDA) == 1
 
 
 def test_calls_take_other_inputs_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

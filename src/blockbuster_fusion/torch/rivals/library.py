@@ -42,6 +42,8 @@ OWN = ("aten", "prims", "mkldnn")
 """The packages of operators whose times are kept: the code of others may change."""
 MOST_COPIES = 64
 """The number of inputs that calls take in turns, so that each comes from memory."""
+SMALL = 1 << 20
+"""The bytes of inputs up to which it does not matter whether they come from memory."""
 _KNOWN: dict[tuple[Any, ...], Seconds] = {}
 """The times of this process, by operator, shapes, dtypes, device and threads."""
 
@@ -135,7 +137,7 @@ class LibraryTimes:
         tensors = [tensor_of(n) for n in nodes if tensors_of(n)]
         size = sum(math.prod(map(self._number, t.shape)) * t.dtype.itemsize for t in tensors)
         room = 2 * machine_for(device.type).memories[-2].size
-        return min(MOST_COPIES, 1 + int(room // size)) if 0 < size < room else 1
+        return min(MOST_COPIES, 1 + int(room // size)) if SMALL < size < room else 1
 
     def _timed(
         self, name: str, seen: tuple[Any, ...], call: Callable[[], Call], device: torch.device
