@@ -127,6 +127,24 @@ def test_long_sums_are_shared() -> None:
     assert choice.schedule.split["K"] >= 8
 
 
+@pytest.mark.parametrize(
+    ("name", "summed", "columns"),
+    [("one row, norm, gated rows", 1024, 2816), ("one row, product, sum", 2816, 1024)],
+)
+def test_short_vectors_are_multiplied_in_one_step(name: str, summed: int, columns: int) -> None:
+    """Programs of several rows in a few steps took a tenth longer, as all wait for the first."""
+    choice = best(name, K=summed, N=columns)
+    assert programs_of(choice) == columns
+    assert tiles_of(choice)["K"] >= summed
+
+
+def test_long_vectors_are_multiplied_in_steps() -> None:
+    """Registers hold a few programs of long rows only, which wait in turns."""
+    choice = best("one row, product, sum", K=14336, N=4096)
+    assert tiles_of(choice)["K"] <= 1024
+    assert tiles_of(choice)["N"] >= 4
+
+
 def test_a_row_of_a_matrix_is_multiplied_in_long_pieces() -> None:
     """A vector across the rows was loaded number by number, and each step waited for it."""
     choice = best("row", K=4096, N=4096)

@@ -89,6 +89,14 @@ TOGETHER = 0.93
 PROGRAM, WARP = 0.62e-9, 0.15e-9
 """The seconds from the start of a program without products to that of the next, and of a warp, on
 all processors."""
+ENDS = {False: 1.5, True: 1.0}
+"""The blocks of a product with vectors that nothing hides: the first one comes, and the last one is
+multiplied. By whether the program has one step: its block does not go through shared memory."""
+EACH_STEP = 50
+"""The additions that a thread could do while it loads its share of such a block, and waits for the
+others: addresses, copies and a barrier, however few its elements are."""
+THROUGH_SHARED = 1.0
+"""The waiting of the first block for that, in steps."""
 BEGUN = 0.03
 """The share of the starts of programs without loops and folds that nothing hides."""
 BEGUN_FOLDING = 0.07
@@ -209,7 +217,10 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     meets = work.folding or work.multiplying or work.products
     is_long = machine.memory_for(work.arrays) is machine.main
     reached = POINTWISE if is_long and not meets else VECTOR
-    computing = work.operations / (machine.rate("float32", processors=1) / 2 * reached * busy)
+    operations = work.operations
+    if work.spread:
+        operations += EACH_STEP * work.multiplying * programs * 32 * here.warps
+    computing = operations / (machine.rate("float32", processors=1) / 2 * reached * busy)
     has_turns = bool(schedule.programs and work.products)
     is_described = loads_by_descriptors(work, machine, schedule)
     is_counted = has_turns and work.accumulated and not is_described
@@ -221,30 +232,35 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     longer, shorter = max(moving, computing), min(moving, computing)
     if not work.products:
         longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
-    rounds = programs / (machine.processors * here.programs)
-    rounds = math.ceil(rounds) if rounds < 4 else rounds
+    mean_rounds = programs / (machine.processors * here.programs)
+    rounds = math.ceil(mean_rounds) if mean_rounds < 4 else mean_rounds
     in_time = runs_ahead(work, here.warps)
     far = min(1.0, BLOCKS * work.arrays / max(work.passed, 1.0))
     arriving = (AHEAD + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     stages = max(1, here.stages - 1) if in_time else 1
-    running = work.multiplying + work.streaming
+    running = work.multiplying + work.streaming - bool(work.spread)  # without the first
     ahead = rounds * running * arriving / stages
     is_serial = work.is_mixed or (here.stages == 1 and bool(work.products))
     hidden = 0.0 if is_serial else HIDDEN[stages > 1] * min(longer, ahead)
     longer = (longer + ahead - hidden) * (PARTS if work.has_parts and work.products else 1.0)
     has_turns &= computing > moving  # else the memory has the last word
     starts = START / rounds if has_turns else START
-    folding = 0.0 if work.multiplying else work.folding * FOLDING
+    folding = FOLDING * (work.spread if work.multiplying else work.folding)
     alone = work.steps - running + work.handed_over + STORING * work.storing
-    is_streamed = alone <= 1 and not (running or work.products)
+    is_streamed = alone <= 1 and not (running or work.multiplying or work.products)
     keeps_busy = is_streamed and machine.memory_for(work.arrays) is machine.main
     # Between the first programs and the last, one waits while others keep the main memory busy.
     waits = min(rounds, 2 + rounds / at_a_time) if keeps_busy else rounds
+    if work.spread:  # the same for products with vectors; and whatever ends makes room for one
+        waits = 1 + max(0.0, mean_rounds - 1) / at_a_time
+        alone += THROUGH_SHARED if running else 0.0
     waiting = waits * (alone + folding + starts) * machine.latency
     waiting += BEGUN_FOLDING * programs * PROGRAM if keeps_busy else 0.0
     filling = min(programs, machine.processors * here.programs)
     waiting += _crossing(work, here.warps) * programs / machine.processors
+    if work.spread:
+        waiting += ENDS[not running] * work.staged / machine.main.each
     if work.streaming:  # each program waits for the first blocks that it loads ahead
         waiting += EACH_START * programs
     if work.products:

@@ -376,7 +376,8 @@ class Space:
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()
         if not any(isinstance(s, Contract) for k in kernels for s in k.statements):
             return []
-        made = [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
+        made = [] if self.multiplied else [{"warps": 1}]  # enough for one row of a block
+        made += [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
         turns = (self.machine.processors, None) if any(map(gains_by_turns, kernels)) else ()
         described = (True, False) if self.are_described else ()
         made += [{"described": flag} for flag in described]

@@ -97,6 +97,9 @@ class Work:
     folding: float = 0.0
     """Folds of tiles in one program, for which its threads wait for each other; those of several
     rows take longer."""
+    spread: float = 0.0
+    """Sums of products with vectors in one program, which its threads fold after a loop: as often
+    as they wait for each other there."""
     crossed: float = 0.0
     """Results of folds across rows in one program: warps with other rows hand theirs over."""
     handed_over: float = 0.0
@@ -247,6 +250,7 @@ class _Count:
         work.storing /= work.programs * work.busy
         work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
+        work.spread /= work.programs * work.busy
         work.crossed /= work.programs * work.busy
         work.handed_over /= work.programs * work.busy
         if self.is_paired:  # blocks are stored twice; what is loaded again is in the first cache
@@ -381,7 +385,7 @@ class _Count:
                 work.operations += operations * elements
                 work.functions += functions * elements
             case Fold(tile, operand):
-                work.folding += times * (1 + math.log2(max(1, self.elements(tile))) / 2)
+                work.folding += times * self.waits(tile)
                 if statement.span != operand.spans[-1]:
                     work.crossed += times * self.elements(tile)
                 work.operations += self.elements(operand) * times
@@ -525,10 +529,12 @@ class _Count:
             self.work.has_parts = True
             self.work.busy = min(self.work.busy, trips / parts)
             trips /= parts
+        sums = self.facts.spread[loop] if self.has_tensor_cores else ()
+        self.work.spread += times * sum(self.waits(s.tile) for s in sums)
         gathered = [t for _, some in loop.gathered for t in some]
         before, own = self.gathered, sum(map(self.elements, gathered))
         if self.has_tensor_cores:
-            own += sum(map(self.products, self.facts.spread[loop]))
+            own += sum(map(self.products, sums))
         self.gathered = before + own
         if any(isinstance(s, Contract) for s in loop.body):
             over = self.facts.held_over.get(loop, {})
@@ -557,6 +563,10 @@ class _Count:
             return visited
         divided = min(visited, rows / block + 1.0)
         return visited - divided if window.clear else divided
+
+    def waits(self, tile: Tile) -> float:
+        """The times that threads wait for each other in a fold to a tile."""
+        return 1 + math.log2(max(1, self.elements(tile))) / 2
 
     def rows(self, tile: Tile) -> float:
         """The rows of a tile, each of which is one loop over vectors."""
