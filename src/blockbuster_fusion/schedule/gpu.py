@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.waves import from_main
-from blockbuster_fusion.schedule.work import VECTOR_BYTES, Work
+from blockbuster_fusion.schedule.work import VECTOR_BYTES, WARPS, Work
 
 MOST_WARPS, MOST_PROGRAMS = 64, 32
 """The warps and programs that a processor holds."""
@@ -25,8 +25,9 @@ USED, PER_ELEMENT = 20, 0.8
 BESIDE, BESIDE_DESCRIBED = 56, 28
 """The registers of a thread beside the accumulators of products; and if descriptors load their
 operands, so that a thread keeps no addresses."""
-DESCRIBED = 0.985
-"""The share of the time of products that is left then, if their rows are multiplied in groups."""
+DESCRIBED = {False: 0.985, True: 1.05}
+"""The share of the time of products that is left then, if their rows are multiplied in groups: by
+whether a descriptor loads less than a line of a row, which takes it as many steps."""
 FETCHING = 0.15e-6
 """The seconds until a kernel has its descriptors."""
 DESCRIBING = 90
@@ -114,6 +115,10 @@ shorter, and more of them. With descriptors it is nothing: threads compute no ad
 SERIAL, HELD_IN_TURNS = 1.45, 4
 """The factor for kernels in turns that do more than to sum one product, whose products wait for
 each other; and for the registers of what they hold over the loop."""
+TWINS = 0.04
+"""The share of time that products of the same rows in a step take longer: tensor cores wait between
+steps until both are there. They go on with another program, if no group of four warps waits for
+another one of its own."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
@@ -226,7 +231,11 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     is_counted = has_turns and work.accumulated and not is_described
     slower = TURNS * (LARGE / work.accumulated) ** 2 if is_counted else 0.0
     slower += SERIAL - 1 if has_turns and not work.is_plain else 0.0
-    share = DESCRIBED if is_described and work.is_grouped else 1.0
+    is_cut = work.piece < LINE
+    share = DESCRIBED[is_cut] if is_described and work.is_grouped else 1.0
+    goes_on = work.has_twins and at_a_time >= 2 and here.warps <= WARPS
+    slower += TWINS if work.has_twins and not goes_on else 0.0
+    computing *= 1 - OVERLAP[True] if goes_on else 1.0  # the other program multiplies meanwhile
     computing += _multiplying(work, machine, here, programs) * (1.0 + slower) * share
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)

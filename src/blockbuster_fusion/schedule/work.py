@@ -170,6 +170,8 @@ class Work:
     """True if programs share a sum, and each stores its part."""
     has_few_columns: bool = False
     """True if all products have many rows and few columns, as transposes of few rows have."""
+    has_twins: bool = False
+    """True if several products of a step multiply the same rows of 64 and more, as gates do."""
     is_describable: bool = False
     """True if descriptors can load operands of products on a GPU."""
     is_plain: bool = False
@@ -236,6 +238,7 @@ class _Count:
         self.triangles = frozenset(loop for loop in facts.scans if self.is_triangular(loop))
         self.streams = facts.streams | self.triangles
         self.has_many_columns = False
+        self.read_by_cores: set[Tile] = set()
 
     def counted(self) -> Work:
         work, kernel = self.work, self.facts.kernel
@@ -461,7 +464,8 @@ class _Count:
         """Adds the work of a product on a GPU: that of tensor cores, or of others with vectors.
 
         A group of four warps multiplies 64 rows at a time with all columns, which it reads from
-        shared memory. With fewer rows, each warp has columns of its own and reads all rows.
+        shared memory; it reads the rows of two products in a step once. With fewer rows, each warp
+        has columns of its own and reads all rows.
         """
         work = self.work
         depth = math.prod(map(self.length, statement.summed))
@@ -478,6 +482,9 @@ class _Count:
         work.dtype = str(own)
         is_grouped = rows >= GROUPED
         read = rows + columns * rows / GROUPED
+        if is_grouped and product.first in self.read_by_cores:
+            work.has_twins, read = True, read - rows
+        self.read_by_cores.add(product.first)
         if not is_grouped:
             row = depth * own.bytes
             merged = [len(x) > 1 for x in (product.rows, product.columns, statement.summed)]
