@@ -50,6 +50,8 @@ AHEAD, FAR = 3.6, 1.3
 is if they come from main memory.
 
 It is hidden behind products, unless operands are computed with in the same step."""
+AHEAD_DESCRIBED = 3.2
+"""The same for blocks that descriptors load: no thread asks for its share of them."""
 BLOCKS = 4.0
 """A step waits for the main memory if one of its blocks comes from there: as often as a byte does,
 times this number."""
@@ -115,7 +117,7 @@ shorter, and more of them. With descriptors it is nothing: threads compute no ad
 SERIAL, HELD_IN_TURNS = 1.45, 4
 """The factor for kernels in turns that do more than to sum one product, whose products wait for
 each other; and for the registers of what they hold over the loop."""
-TWINS = 0.04
+TWINS = 0.06
 """The share of time that products of the same rows in a step take longer: tensor cores wait between
 steps until both are there. They go on with another program, if no group of four warps waits for
 another one of its own."""
@@ -245,7 +247,8 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     rounds = math.ceil(mean_rounds) if mean_rounds < 4 else mean_rounds
     in_time = runs_ahead(work, here.warps)
     far = min(1.0, BLOCKS * work.arrays / max(work.passed, 1.0))
-    arriving = (AHEAD + FAR * far if in_time else LATE) * machine.latency
+    first = AHEAD_DESCRIBED if is_described else AHEAD
+    arriving = (first + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     stages = max(1, here.stages - 1) if in_time else 1
     running = work.multiplying + work.streaming - bool(work.spread)  # without the first

@@ -344,11 +344,13 @@ class _Count:
         work.held = max(
             work.held, self.gathered + max(map(self.elements, own.computed), default=0.0)
         )
+        before, self.read_by_cores = self.read_by_cores, set()
         for statement, made in own.made:
             if made is not None:
                 work.largest = max(work.largest, math.prod(map(self.block, made.spans)))
                 work.statements += times * self.rows(made)
             self.statement(statement, times)
+        self.read_by_cores = before
 
     def statement(self, statement: Statement, times: float) -> None:
         """Adds the work of a statement that runs some times."""
