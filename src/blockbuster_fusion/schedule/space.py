@@ -329,8 +329,8 @@ class Space:
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()
         products = [s for k in kernels for s in k.statements if isinstance(s, Contract)]
         dots = [product_of(s) for s in products if is_dot(s)]
-        good = GOOD_DOTS if dots else ()
-        good += (GOOD_TWINS,) if len({x.first for x in dots}) < len(dots) else ()
+        good = [*GOOD_DOTS] if dots else []
+        good += [GOOD_TWINS] if len({x.first for x in dots}) < len(dots) else []
         for rows, columns, summed in good:
             tiles = {span.dim: columns for p in dots for span in p.columns}
             tiles |= {span.dim: rows for p in dots for span in p.rows}
@@ -380,7 +380,8 @@ class Space:
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()
         if not any(isinstance(s, Contract) for k in kernels for s in k.statements):
             return []
-        made = [] if self.multiplied else [{"warps": 1}]  # enough for one row of a block
+        single = () if self.multiplied else ({"warps": 1},)  # enough for one row of a block
+        made: list[dict[str, Any]] = [*single]
         made += [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
         turns = (self.machine.processors, None) if any(map(gains_by_turns, kernels)) else ()
         described = (True, False) if self.are_described else ()
