@@ -91,6 +91,14 @@ def programs_of(choice: Choice) -> int:
     return max(work_of(k, Tiling(Extents(), tiles), "cuda").programs for k in nest.kernels)
 
 
+def _work(name: str, tiles: Mapping[str, int], **sizes: int) -> Work:
+    """The work of a program's first snapshot with some tiles."""
+    first = choices(name, **sizes)[0]
+    nest, usual = first.scheduled()
+    own = {dim: tiles.get(dim.name, tile) for dim, tile in usual.items()}
+    return work_of(nest.kernels[0], Tiling(Extents(), own), "cuda")
+
+
 @pytest.mark.parametrize(("summed", "columns"), [(2048, 1024), (2048, 8192), (8192, 2048)])
 def test_a_row_is_multiplied_by_many_programs(summed: int, columns: int) -> None:
     """Tiles of 128 rows made 8 programs of a product, and were predicted to be fast."""
@@ -125,6 +133,45 @@ def test_few_columns_are_one_block() -> None:
 def test_long_sums_are_shared() -> None:
     choice = best("turned", M=256, K=65536, N=256)
     assert choice.schedule.split["K"] >= 8
+
+
+@pytest.mark.parametrize("rows", [1024, 4096])
+def test_two_products_of_the_same_rows_have_two_programs_at_a_time(rows: int) -> None:
+    """One program of eight warps was chosen, whose products wait for each other in each step."""
+    choice = best("gated rows", M=rows, K=4096, N=14336)
+    nest, tiles = choice.scheduled()
+    (work,) = (work_of(k, Tiling(Extents(), tiles), "cuda") for k in nest.kernels)
+    assert work.has_twins
+    assert residents(work, H200, choice.schedule).programs == 2
+    assert choice.schedule.warps == 4
+
+
+def test_rows_of_two_products_are_read_once() -> None:
+    """Tensor cores read the columns of both from shared memory, and the rows of one."""
+    tiles = {"M": 128, "N": 64, "K": 64}
+    both, one = (_work(name, tiles, M=4096, K=4096, N=4096) for name in ("gated rows", "turned"))
+    assert both.products == 2 * one.products
+    assert both.read_by_cores == 1.5 * one.read_by_cores  # 128 rows, twice 64 columns for 64 rows
+    assert both.has_twins
+    assert not one.has_twins
+
+
+@pytest.mark.parametrize(
+    ("name", "summed", "columns"),
+    [("one row, norm, gated rows", 1024, 2816), ("one row, product, sum", 2816, 1024)],
+)
+def test_short_vectors_are_multiplied_in_one_step(name: str, summed: int, columns: int) -> None:
+    """Programs of several rows in a few steps took a tenth longer, as all wait for the first."""
+    choice = best(name, K=summed, N=columns)
+    assert programs_of(choice) == columns
+    assert tiles_of(choice)["K"] >= summed
+
+
+def test_long_vectors_are_multiplied_in_steps() -> None:
+    """Registers hold a few programs of long rows only, which wait in turns."""
+    choice = best("one row, product, sum", K=14336, N=4096)
+    assert tiles_of(choice)["K"] <= 1024
+    assert tiles_of(choice)["N"] >= 4
 
 
 def test_a_row_of_a_matrix_is_multiplied_in_long_pieces() -> None:

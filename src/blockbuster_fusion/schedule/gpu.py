@@ -13,7 +13,7 @@ from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.nest.analysis.thread_blocks import VECTOR_BYTES, Sharing
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.waves import from_main
-from blockbuster_fusion.schedule.work import Work
+from blockbuster_fusion.schedule.work import WARPS, Work
 
 MOST_WARPS, MOST_PROGRAMS = 64, 32
 """The warps and programs that a processor holds."""
@@ -26,8 +26,9 @@ USED, PER_ELEMENT = 20, 0.8
 BESIDE, BESIDE_DESCRIBED = 56, 28
 """The registers of a thread beside the accumulators of products; and if descriptors load their
 operands, so that a thread keeps no addresses."""
-DESCRIBED = 0.985
-"""The share of the time of products that is left then, if their rows are multiplied in groups."""
+DESCRIBED = {False: 0.985, True: 1.05}
+"""The share of the time of products that is left then, if their rows are multiplied in groups: by
+whether a descriptor loads less than a line of a row, which takes it as many steps."""
 FETCHING = 0.15e-6
 """The seconds until a kernel has its descriptors."""
 DESCRIBING = 90
@@ -54,6 +55,8 @@ AHEAD, FAR = 3.6, 1.3
 is if they come from main memory.
 
 It is hidden behind products, unless operands are computed with in the same step."""
+AHEAD_DESCRIBED = 3.2
+"""The same for blocks that descriptors load: no thread asks for its share of them."""
 BLOCKS = 4.0
 """A step waits for the main memory if one of its blocks comes from there: as often as a byte does,
 times this number."""
@@ -99,6 +102,14 @@ PROGRAM, WARP = 0.62e-9, 0.15e-9
 all processors."""
 BEGUN = 0.01
 """The share of the starts of programs without loops that nothing hides."""
+ENDS = {False: 1.5, True: 1.0}
+"""The blocks of a product with vectors that nothing hides: the first one comes, and the last one is
+multiplied. By whether the program has one step: its block does not go through shared memory."""
+EACH_STEP = 50
+"""The additions that a thread could do while it loads its share of such a block, and waits for the
+others: addresses, copies and a barrier, however few its elements are."""
+THROUGH_SHARED = 1.0
+"""The waiting of the first block for that, in steps."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
@@ -112,6 +123,10 @@ shorter, and more of them. With descriptors it is nothing: threads compute no ad
 SERIAL, HELD_IN_TURNS = 1.45, 4
 """The factor for kernels in turns that do more than to sum one product, whose products wait for
 each other; and for the registers of what they hold over the loop."""
+TWINS = 0.06
+"""The share of time that products of the same rows in a step take longer: tensor cores wait between
+steps until both are there. They go on with another program, if no group of four warps waits for
+another one of its own."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
@@ -220,42 +235,55 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     meets = work.folding or work.multiplying or work.products
     is_long = machine.memory_for(work.arrays) is machine.main
     reached = POINTWISE if is_long and not meets else VECTOR
-    computing = work.operations / (machine.rate("float32", processors=1) / 2 * reached * busy)
+    operations = work.operations
+    if work.spread:
+        operations += EACH_STEP * work.multiplying * programs * 32 * here.warps
+    computing = operations / (machine.rate("float32", processors=1) / 2 * reached * busy)
     has_turns = bool(schedule.programs and work.products)
     is_described = loads_by_descriptors(work, machine, schedule)
     is_counted = has_turns and work.accumulated and not is_described
     slower = TURNS * (LARGE / work.accumulated) ** 2 if is_counted else 0.0
     slower += SERIAL - 1 if has_turns and not work.is_plain else 0.0
-    share = DESCRIBED if is_described and work.is_grouped else 1.0
+    is_cut = work.piece < LINE
+    share = DESCRIBED[is_cut] if is_described and work.is_grouped else 1.0
+    goes_on = work.has_twins and at_a_time >= 2 and here.warps <= WARPS
+    slower += TWINS if work.has_twins and not goes_on else 0.0
+    computing *= 1 - OVERLAP[True] if goes_on else 1.0  # the other program multiplies meanwhile
     computing += _multiplying(work, machine, here, programs) * (1.0 + slower) * share
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
     if not work.products:
         longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
-    rounds = programs / (machine.processors * here.programs)
-    rounds = math.ceil(rounds) if rounds < 4 else rounds
+    mean_rounds = programs / (machine.processors * here.programs)
+    rounds = math.ceil(mean_rounds) if mean_rounds < 4 else mean_rounds
     in_time = runs_ahead(work, here.warps)
     far = min(1.0, BLOCKS * work.arrays / max(work.passed, 1.0))
-    arriving = (AHEAD + FAR * far if in_time else LATE) * machine.latency
+    first = AHEAD_DESCRIBED if is_described else AHEAD
+    arriving = (first + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     stages = max(1, here.stages - 1) if in_time else 1
-    running = work.multiplying + work.streaming
+    running = work.multiplying + work.streaming - bool(work.spread)  # without the first
     ahead = rounds * running * arriving / stages
     is_serial = work.is_mixed or (here.stages == 1 and bool(work.products))
     hidden = 0.0 if is_serial else HIDDEN[stages > 1] * min(longer, ahead)
     longer = (longer + ahead - hidden) * (PARTS if work.has_parts and work.products else 1.0)
     has_turns &= computing > moving  # else the memory has the last word
     starts = START / rounds if has_turns else START
-    folding = 0.0 if work.multiplying else work.folding * FOLDING
+    folding = FOLDING * (work.spread if work.multiplying else work.folding)
     alone = work.steps - running + work.handed_over + STORING * work.storing
-    is_streamed = alone <= 1 and not (running or work.products)
+    is_streamed = alone <= 1 and not (running or work.multiplying or work.products)
     keeps_busy = is_streamed and machine.memory_for(work.arrays) is machine.main
     # Between the first programs and the last, one waits while others keep the main memory busy.
     waits = min(rounds, 2 + rounds / at_a_time) if keeps_busy else rounds
+    if work.spread:  # the same for products with vectors; and whatever ends makes room for one
+        waits = 1 + max(0.0, mean_rounds - 1) / at_a_time
+        alone += THROUGH_SHARED if running else 0.0
     waiting = waits * (alone + folding + starts) * machine.latency
     waiting += BEGUN * programs * PROGRAM if keeps_busy else 0.0
     filling = min(programs, machine.processors * here.programs)
     waiting += _crossing(work, here.warps) * programs / machine.processors
+    if work.spread:
+        waiting += ENDS[not running] * work.staged / machine.main.each
     if work.streaming:  # each program waits for the first blocks that it loads ahead
         waiting += EACH_START * programs
     if work.products:

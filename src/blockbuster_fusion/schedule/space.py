@@ -77,6 +77,8 @@ VECTOR = 16
 """The elements of the longest vectors of a CPU."""
 GOOD_DOTS = ((128, 256, 64), (128, 128, 64), (16, 32, 256))
 """Rows, columns and summed elements of tiles with which large products, and few rows, are fast."""
+GOOD_TWINS = (128, 64, 64)
+"""The same for products of the same rows, so that a processor runs two programs at a time."""
 GOOD_VECTORS = (8, 512)
 """Rows and their elements of a block that is multiplied with a vector."""
 SHARES = (0.25, 1, 4, 16)
@@ -328,7 +330,9 @@ class Space:
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()
         products = [s for k in kernels for s in k.statements if isinstance(s, Contract)]
         dots = [product_of(s) for s in products if is_dot(s)]
-        for rows, columns, summed in GOOD_DOTS if dots else ():
+        good = [*GOOD_DOTS] if dots else []
+        good += [GOOD_TWINS] if len({x.first for x in dots}) < len(dots) else []
+        for rows, columns, summed in good:
             tiles = {span.dim: columns for p in dots for span in p.columns}
             tiles |= {span.dim: rows for p in dots for span in p.rows}
             made.append(tiles | {s.span.dim: summed for s in products})
@@ -377,7 +381,9 @@ class Space:
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()
         if not any(isinstance(s, Contract) for k in kernels for s in k.statements):
             return []
-        made = [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
+        single = () if self.multiplied else ({"warps": 1},)  # enough for one row of a block
+        made: list[dict[str, Any]] = [*single]
+        made += [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
         turns = (self.machine.processors, None) if any(map(gains_by_turns, kernels)) else ()
         described = (True, False) if self.are_described else ()
         made += [{"described": flag} for flag in described]

@@ -97,6 +97,9 @@ class Work:
     folding: float = 0.0
     """Folds of tiles in one program, for which its threads wait for each other; those of several
     rows take longer."""
+    spread: float = 0.0
+    """Sums of products with vectors in one program, which its threads fold after a loop: as often
+    as they wait for each other there."""
     crossed: float = 0.0
     """Results of folds across rows in one program: warps with other rows hand theirs over."""
     handed_over: float = 0.0
@@ -170,6 +173,8 @@ class Work:
     """True if programs share a sum, and each stores its part."""
     has_few_columns: bool = False
     """True if all products have many rows and few columns, as transposes of few rows have."""
+    has_twins: bool = False
+    """True if several products of a step multiply the same rows of 64 and more, as gates do."""
     is_describable: bool = False
     """True if descriptors can load operands of products on a GPU."""
     is_plain: bool = False
@@ -236,6 +241,7 @@ class _Count:
         self.triangles = frozenset(loop for loop in facts.scans if self.is_triangular(loop))
         self.streams = facts.streams | self.triangles
         self.has_many_columns = False
+        self.read_by_cores: set[Tile] = set()
 
     def counted(self) -> Work:
         work, kernel = self.work, self.facts.kernel
@@ -251,6 +257,7 @@ class _Count:
         work.storing /= work.programs * work.busy
         work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
+        work.spread /= work.programs * work.busy
         work.crossed /= work.programs * work.busy
         work.handed_over /= work.programs * work.busy
         work.own = sum(self.own.values())
@@ -333,11 +340,13 @@ class _Count:
         work.held = max(
             work.held, self.gathered + max(map(self.elements, own.computed), default=0.0)
         )
+        before, self.read_by_cores = self.read_by_cores, set()
         for statement, made in own.made:
             if made is not None:
                 work.largest = max(work.largest, math.prod(map(self.block, made.spans)))
                 work.statements += times * self.rows(made)
             self.statement(statement, times)
+        self.read_by_cores = before
 
     def statement(self, statement: Statement, times: float) -> None:
         """Adds the work of a statement that runs some times."""
@@ -377,7 +386,7 @@ class _Count:
                 work.operations += operations * elements
                 work.functions += functions * elements
             case Fold(tile, operand):
-                work.folding += times * (1 + math.log2(max(1, self.elements(tile))) / 2)
+                work.folding += times * self.waits(tile)
                 if statement.span != operand.spans[-1]:
                     work.crossed += times * self.elements(tile)
                 work.operations += self.elements(operand) * times
@@ -453,7 +462,8 @@ class _Count:
         """Adds the work of a product on a GPU: that of tensor cores, or of others with vectors.
 
         A group of four warps multiplies 64 rows at a time with all columns, which it reads from
-        shared memory. With fewer rows, each warp has columns of its own and reads all rows.
+        shared memory; it reads the rows of two products in a step once. With fewer rows, each warp
+        has columns of its own and reads all rows.
         """
         work = self.work
         depth = math.prod(map(self.length, statement.summed))
@@ -470,6 +480,9 @@ class _Count:
         work.dtype = str(own)
         is_grouped = rows >= GROUPED
         read = rows + columns * rows / GROUPED
+        if is_grouped and product.first in self.read_by_cores:
+            work.has_twins, read = True, read - rows
+        self.read_by_cores.add(product.first)
         if not is_grouped:
             row = depth * own.bytes
             merged = [len(x) > 1 for x in (product.rows, product.columns, statement.summed)]
@@ -526,10 +539,12 @@ class _Count:
             self.work.has_parts = True
             self.work.busy = min(self.work.busy, trips / parts)
             trips /= parts
+        sums = self.facts.spread[loop] if self.has_tensor_cores else ()
+        self.work.spread += times * sum(self.waits(s.tile) for s in sums)
         gathered = [t for _, some in loop.gathered for t in some]
         before, own = self.gathered, sum(map(self.elements, gathered))
         if self.has_tensor_cores:
-            own += sum(map(self.products, self.facts.spread[loop]))
+            own += sum(map(self.products, sums))
         self.gathered = before + own
         if any(isinstance(s, Contract) for s in loop.body):
             over = self.facts.held_over.get(loop, {})
@@ -558,6 +573,10 @@ class _Count:
             return visited
         divided = min(visited, rows / block + 1.0)
         return visited - divided if window.clear else divided
+
+    def waits(self, tile: Tile) -> float:
+        """The times that threads wait for each other in a fold to a tile."""
+        return 1 + math.log2(max(1, self.elements(tile))) / 2
 
     def rows(self, tile: Tile) -> float:
         """The rows of a tile, each of which is one loop over vectors."""
