@@ -1,14 +1,14 @@
 """Kernels that start before the one before them has ended, beside others, on a GPU.
 
-    python benchmarks/early_launch.py [--cases SwiGLU] [--seconds 0.4]
+    python benchmarks/early_launch.py [--cases SwiGLU] [--seconds 0.4] [--processes 4]
     python benchmarks/early_launch.py --save benchmarks/results/early_launch_h200.json
 
-Each case is compiled with `early` as "no", "start" and "end" (nest/passes/start_early.py), and by
-kernels alone. They run in turns, as CUDA graphs, on inputs that rotate: none is in the L2 cache.
+Each case is compiled with and without `early` (nest/passes/start_early.py), by kernels alone. Both
+run in turns, as CUDA graphs, on inputs that rotate: none is in the L2 cache.
 Before that, a graph of calls with all inputs is replayed, and its results are compared with
 float64: a kernel that does not wait would read what is not there yet. A wrong one is not timed.
 
-Processes compile the cases at the same time, and measure one after the other. About a minute.
+A few processes compile cases at the same time, and one at a time measures. Less than a minute.
 """
 
 import argparse
@@ -18,13 +18,11 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from threading import BrokenBarrierError
 from typing import Any
 
 os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned once does not count
@@ -42,23 +40,18 @@ from blockbuster_fusion.torch.backend import backend
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 
 Call = Callable[[], Tensor]
-EARLY = ("no", "start", "end")
+EARLY = {"late": False, "early": True}
+REPEATED = "rms norm, SwiGLU, residual 16x1024x2816"
+"""The case that is one layer of several, too."""
 NAMES = (
+    REPEATED,
     "rms norm, SwiGLU, residual 1x1024x2816",
-    "rms norm, SwiGLU, residual 16x1024x2816",
     "rms norm, SwiGLU, residual 128x1024x2816",
     "rms norm, SwiGLU, residual 1x4096x14336",
-    "rms norm, SwiGLU, residual 16x4096x14336",
-    "layer norm, linear 128x4096x4096",
-    "layer norm, linear 16x8192x8192",
-    "softmax 64x128256",
     "sum of all 16000000",
-    "sum of rows 200x100000",
 )
 LAYERS = 4
 REPLAYS = 20
-LONGEST = 80.0
-"""The seconds that a process waits until the others have compiled their kernels."""
 
 
 def layers(x: Tensor, *weights: Tensor) -> Tensor:
@@ -69,41 +62,40 @@ def layers(x: Tensor, *weights: Tensor) -> Tensor:
 
 
 def cases() -> list[GpuCase]:
-    """The cases that are measured: those of benchmarks/gpu_limits.py, and some layers."""
+    """The cases that are measured: some of benchmarks/gpu_limits.py, and several layers."""
     found = {case.name: case for case in CASES}
-    made = [found[name] for name in NAMES]
-    for one in made[:2]:
-        name = one.name.replace("rms norm, SwiGLU, residual", f"{LAYERS} layers")
-        x, *weights = one.shapes
-        shapes, flops = (x, *weights * LAYERS), LAYERS * one.flops
-        made.append(replace(one, name=name, function=layers, shapes=shapes, flops=flops))
-    return made
+    one = found[REPEATED]
+    x, *weights = one.shapes
+    shapes, flops = (x, *weights * LAYERS), LAYERS * one.flops
+    name = one.name.replace("rms norm, SwiGLU, residual", f"{LAYERS} layers")
+    several = replace(one, name=name, function=layers, shapes=shapes, flops=flops)
+    return [several, *(found[name] for name in NAMES)]  # the one that takes longest comes first
 
 
 class Prepared:
-    """A case, compiled for each `early`."""
+    """A case, compiled with and without `early`."""
 
     def __init__(self, case: GpuCase) -> None:
         self.case = case
-        self.graphs: dict[str, list[CompiledGraph]] = {early: [] for early in EARLY}
-        self.functions = {early: self.compiled(early) for early in EARLY}
+        self.graphs: dict[str, list[CompiledGraph]] = {name: [] for name in EARLY}
+        self.functions = {name: self.compiled(name) for name in EARLY}
         count = min(MOST_SETS, max(2, math.ceil(ROTATED / case.bytes)))
         self.sets = [*case.sets(count)]
         for function in self.functions.values():
             function(*self.sets[0])
         torch.cuda.synchronize()
 
-    def compiled(self, early: str) -> Callable[..., Tensor]:
-        options = {"library": "never", "early": early}
-        own = partial(backend, options=options, watcher=self.graphs[early].append)
+    def compiled(self, name: str) -> Callable[..., Tensor]:
+        options = {"library": "never", "early": EARLY[name]}
+        own = partial(backend, options=options, watcher=self.graphs[name].append)
         return compiled_by(own, self.case.function)
 
     def measured(self, seconds: float) -> dict[str, Any]:
-        """The microseconds of all that are right, and the errors."""
-        calls = {e: [partial(f, *x) for x in self.sets] for e, f in self.functions.items()}
+        """The microseconds of those that are right, and the errors."""
+        calls = {n: [partial(f, *x) for x in self.sets] for n, f in self.functions.items()}
         most, found = self.errors(calls)
-        right = {early: own for early, own in calls.items() if found[early] <= most}
-        fused = [x for graph in self.graphs["start"] for x in graph.fused]
+        right = {name: own for name, own in calls.items() if found[name] <= most}
+        fused = [x for graph in self.graphs["early"] for x in graph.fused]
         return {
             "case": self.case.name,
             "errors": found,
@@ -116,16 +108,16 @@ class Prepared:
         """The error that is allowed, and that of each graph: the largest of several inputs."""
         checked = [0, 1, len(self.sets) - 1]
         most, found = 0.0, dict.fromkeys(calls, 0.0)
-        made = {early: replayed(own) for early, own in calls.items()}
+        made = {name: replayed(own) for name, own in calls.items()}
         for at in checked:
             inputs = self.sets[at]
             exact = exact_results(self.case.function, inputs)
             eager = results(self.case.function(*inputs))
             (own,) = allowed(errors(eager, exact, eager), exact, torch.bfloat16)
             most = max(most, own)
-            for early, results_of in made.items():
+            for name, results_of in made.items():
                 (error,) = errors([results_of[at]], exact, eager)
-                found[early] = max(found[early], error)
+                found[name] = max(found[name], error)
         return most, found
 
 
@@ -147,30 +139,14 @@ def replayed(calls: Sequence[Call]) -> list[Tensor]:
         return [x.clone() for x in made]
 
 
-_READY: Any = None
-"""The barrier at which all processes wait, once their kernels are compiled."""
-
-
-def begin(ready: Any) -> None:
-    """Prepares a process that compiles and measures."""
-    global _READY
-    _READY = ready
-
-
 def found(name: str, seconds: float) -> dict[str, Any]:
     """The result of a case, in a process of its own."""
     torch.set_grad_enabled(False)
     try:
         prepared = Prepared(next(case for case in cases() if case.name == name))
-    except Exception as error:  # whatever a compiler or a driver raises
-        _READY.abort()
-        return {"case": name, "failed": told_of(error)}
-    with suppress(BrokenBarrierError):  # if a case fails, the others are measured all the same
-        _READY.wait(LONGEST)
-    try:
-        with measuring("cuda", longest=LONGEST):
+        with measuring("cuda"):
             return prepared.measured(seconds)
-    except Exception as error:
+    except Exception as error:  # whatever a compiler or a driver raises
         return {"case": name, "failed": told_of(error)}
 
 
@@ -179,9 +155,9 @@ def told(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"{row['case']}: FAILED, {row['failed']}"
     spent = row["microseconds"]
-    usual = spent.get("no", math.nan)
-    shown = [f"{e} {x:.2f} µs ({usual / x:.3f})" for e, x in spent.items()]
-    wrong = [f"{e} WRONG, {row['errors'][e]:.1e}" for e in EARLY if e not in spent]
+    usual = spent.get("late", math.nan)
+    shown = [f"{name} {x:.2f} µs ({usual / x:.3f})" for name, x in spent.items()]
+    wrong = [f"{name} WRONG, {row['errors'][name]:.1e}" for name in EARLY if name not in spent]
     return f"{row['case']}: {', '.join([*shown, *wrong])}\n    {row['configs']}"
 
 
@@ -190,14 +166,15 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", metavar="WORD", default=[""])
     parser.add_argument("--seconds", type=float, default=0.4, help="of measurements for a case")
     parser.add_argument("--save", type=Path, metavar="FILE")
+    parser.add_argument("--processes", type=int, default=4, help="that compile at once")
     options = parser.parse_args()
     names = [x.name for x in cases() if any(word in x.name for word in options.cases)]
-    context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(len(names))
+    workers = max(1, (os.cpu_count() or 1) // options.processes)  # of each process
+    os.environ.setdefault("BLOCKBUSTER_WORKERS", str(workers))
     rows = []
-    with ProcessPoolExecutor(len(names), context, begin, (ready,)) as pool:
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
         jobs = [pool.submit(found, name, options.seconds) for name in names]
-        for job in jobs:
+        for job in as_completed(jobs):
             rows.append(job.result())
             print(told(rows[-1]), flush=True)
     if options.save is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED
-from blockbuster_fusion.nest.nest import Early, Nest
+from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.nest.passes.join_rows import join_rows
@@ -77,7 +77,7 @@ class Choice:
             tiles = fitted(loops.nest, tiles, sizes, given=self.given, shared=self.shared)
             nest = merging(tiles).observed(nest, observe)
             nest = joining(self.schedule).observed(nest, observe)
-            early = self.schedule.early if self.may_start_early else Early.NO
+            early = self.schedule.early and self.may_start_early
             nest = starting(early).observed(nest, observe)
         return nest, tiles
 
@@ -148,7 +148,7 @@ def joining(schedule: Schedule) -> Pass[Nest, Nest]:
     return Pass("join_grids", "Launches independent kernels as one, on a GPU, if asked for.", join)
 
 
-def starting(early: Early) -> Pass[Nest, Nest]:
+def starting(early: bool) -> Pass[Nest, Nest]:
     """The pass that has kernels of a GPU start before those before them have ended."""
     doc = "Has kernels start before the one before them has ended, on a GPU, if asked for."
-    return Pass("start_early", doc, lambda nest: start_early(nest, early))
+    return Pass("start_early", doc, lambda nest: start_early(nest) if early else nest)

@@ -16,11 +16,11 @@ from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import known
-from blockbuster_fusion.nest.nest import Early, Nest
+from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.nest.passes.start_early import start_early
 from blockbuster_fusion.tools.check.judge import relative_error
-from helpers.effort import crossed, part
+from helpers.effort import part
 from helpers.together import TOGETHER, random_cases
 
 ACCESS = re.compile(r"\b((ld|st|atom|red|prefetch)\S*\.global|cp\.async|cp\.reduce|ld\.b|ld\.u)")
@@ -50,12 +50,12 @@ class EarlyCase:
     def program(self) -> ArrayProgram:
         return bb.trace(self.function, **self.specs)
 
-    def choice(self, early: Early) -> Choice:
+    def choice(self) -> Choice:
         """The best choice for an H200 in bfloat16, whose kernels start early."""
         program = self.program()
         request = Request(program, target="cuda", sizes=self.sizes, dtype="bfloat16", capability=90)
         best = improved(choose(request), (), known()["h200"])[0]
-        schedule = replace(best.schedule, **dict(self.options), early=early)
+        schedule = replace(best.schedule, **dict(self.options), early=True)
         return replace(best, schedule=schedule)
 
 
@@ -91,11 +91,10 @@ def early_errors() -> Iterator[dict[str, object]]:
     """
     from helpers import triton_runner
 
-    for number, (name, case) in enumerate([*TOGETHER.items(), *random_cases(part(20))]):
+    for name, case in [*TOGETHER.items(), *random_cases(part(20))]:
         nest, given = join_grids(case.nest()), case.inputs()
-        early = (Early.START, Early.END)[number % 2]
         wanted = triton_runner.run(nest, given, case.tiles(nest))
-        made = triton_runner.run(start_early(nest, early), given, case.tiles(nest))
+        made = triton_runner.run(start_early(nest), given, case.tiles(nest))
         yield {
             "case": name,
             "error": relative_error(made, bb.evaluate(case.program(), given)),
@@ -105,20 +104,19 @@ def early_errors() -> Iterator[dict[str, object]]:
 
 def early_assembly() -> Iterator[dict[str, object]]:
     """For each kernel that is compiled, the lines on which it waits, signals and uses memory."""
-    for (name, case), early in crossed([*CASES.items()], (Early.START, Early.END)):
-        choice = case.choice(early)
-        yield from compiled(name, *choice.scheduled(), early, choice.schedule.launch)
+    for name, case in CASES.items():
+        choice = case.choice()
+        yield from compiled(name, *choice.scheduled(), choice.schedule.launch)
     rng = random.Random(0)
     for name, case in random_cases(part(60)):
         if case.is_fixed:
             nest = case.nest(rng.choice((DType.bfloat16, DType.float32)))
             nest = join_grids(nest) if rng.random() < 0.5 else nest
-            early = rng.choice((Early.START, Early.END))
-            yield from compiled(name, start_early(nest, early), case.tiles(nest), early, {})
+            yield from compiled(name, start_early(nest), case.tiles(nest), {})
 
 
 def compiled(
-    name: str, nest: Nest, tiles: Mapping[Dim, int], early: Early, options: Mapping[str, int]
+    name: str, nest: Nest, tiles: Mapping[Dim, int], options: Mapping[str, int]
 ) -> Iterator[dict[str, object]]:
     """The kernels of a nest, compiled for an H200."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
@@ -126,9 +124,7 @@ def compiled(
 
     made = compile_for(nest, print_triton(nest), 90, sizes={}, tiles=tiles, options=options)
     for launched in nest.launches:
-        turns = any(kernel.programs for kernel in launched.kernels)
-        about = {"case": f"{name}: {launched.name}", "early": early.value, "turns": turns}
-        yield {**about, **places(made[launched.name].assembly)}
+        yield {"case": f"{name}: {launched.name}", **places(made[launched.name].assembly)}
 
 
 def places(assembly: str) -> dict[str, object]:

@@ -12,7 +12,7 @@ from blockbuster_fusion.errors import BadConfig, BadMachine
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import from_mapping, known
-from blockbuster_fusion.nest.nest import Clear, Early, Grids, Kernel
+from blockbuster_fusion.nest.nest import Clear, Grids, Kernel
 from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.nest.passes.start_early import start_early
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
@@ -21,7 +21,7 @@ from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner
 from blockbuster_fusion.schedule.cost import Seconds, predicted
 from blockbuster_fusion.schedule.early import LONGEST, usual_early
-from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.schedule.schedule import FLAGS, Schedule
 from blockbuster_fusion.schedule.space import Config
 from helpers.early_kernels import CASES
 from helpers.together import TOGETHER
@@ -35,62 +35,59 @@ def test_all_launches_of_a_nest_start_early() -> None:
     nest = join_grids(TOGETHER["added"].nest())
     kinds = [type(step) for step in nest.steps]
     assert {Clear, Grids} <= set(kinds)
-    early = start_early(nest, Early.END)
+    early = start_early(nest)
     verify_nest(early)
     assert [type(step) for step in early.steps] == kinds
-    assert {launched.early for launched in early.launches} == {Early.END}
-    assert start_early(nest, Early.NO) is nest
+    assert all(launched.early for launched in early.launches)
+    assert not any(launched.early for launched in nest.launches)
     text = nest_to_text(early)
-    assert "Early.END" in text
+    assert "early=True" in text
     assert nest_to_text(nest_from_text(text)) == text
 
 
-@pytest.mark.parametrize("early", [Early.START, Early.END])
-def test_printed(early: Early, golden: Callable[[str], None]) -> None:
+def test_printed(golden: Callable[[str], None]) -> None:
     """The wait is the first line of each kernel; kernels that are not launched have none."""
-    case = TOGETHER["one row"]
-    nest = case.nest()
-    apart = print_triton(start_early(nest, early))
-    together = print_triton(start_early(join_grids(nest), early))
+    nest = TOGETHER["one row"].nest()
+    apart = print_triton(start_early(nest))
+    together = print_triton(start_early(join_grids(nest)))
     for source, launches in ((apart, 3), (together, 1)):
         assert source.count("gdc_wait()  #") == launches
-        assert source.count("gdc_launch_dependents()  #") == 3 or early is Early.START
+        assert source.count("gdc_launch_dependents()  #") == launches
     golden(together)
     assert "gdc" not in print_triton(nest)
 
 
-@pytest.mark.parametrize("early", Early)
-def test_launches_say_so(early: Early) -> None:
-    nest = start_early(TOGETHER["one row"].nest(), early)
+def test_launches_say_so() -> None:
     case = TOGETHER["one row"]
-    plan = LaunchPlanner(nest.launches[0]).plan({}, case.tiles(nest), {})
-    assert plan.options.get("launch_pdl", False) is (early is not Early.NO)
+    for nest, is_early in ((case.nest(), False), (start_early(case.nest()), True)):
+        plan = LaunchPlanner(nest.launches[0]).plan({}, case.tiles(nest), {})
+        assert plan.options.get("launch_pdl", False) is is_early
 
 
 def test_kernels_in_turns_wait_once() -> None:
-    """The wait is before the loop over blocks."""
-    nest, _ = CASES["in turns"].choice(Early.END).scheduled()
+    """Both lines are before the loop over blocks."""
+    nest, _ = CASES["in turns"].choice().scheduled()
     source = print_triton(nest)
-    assert source.index("gdc_wait()  #") < source.index("for pid in tl.range(")
-    assert "gdc_launch_dependents()" not in source
+    wait, signal = (source.index(f"{x}()  #") for x in ("gdc_wait", "gdc_launch_dependents"))
+    assert wait < signal < source.index("for pid in tl.range(")
 
 
 def test_a_configuration_tells_it() -> None:
-    for early, words in ((Early.START, "launched early"), (Early.END, "early, at the end")):
-        config = Config(schedule=Schedule(early=early))
-        assert config.data()["early"] == early.value
-        assert Config.from_data(config.data()) == config
-        assert words in str(config)
+    config = Config(schedule=Schedule(early=True))
+    assert config.data()["early"] is True
+    assert Config.from_data(config.data()) == config
+    assert "launched early" in str(config)
     assert "early" not in Config().data()
     assert "early" not in str(Config())
 
 
-@pytest.mark.parametrize("wrong", ["soon", True, None, ["start"]])
-def test_other_words_are_refused(wrong: Any) -> None:
-    with pytest.raises(BadConfig, match="known are no, start, end"):
-        Config.from_data({"early": wrong})
-    with pytest.raises(BadConfig, match="early"):
-        Schedule(early=wrong)
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("wrong", ["soon", 1, None, [True]])
+def test_other_values_of_flags_are_refused(name: str, wrong: Any) -> None:
+    with pytest.raises(BadConfig, match=f"{name}: .* is neither True nor False"):
+        Config.from_data({name: wrong})
+    with pytest.raises(BadConfig, match=f"{name}: .* is neither True nor False"):
+        Schedule(**{name: wrong})
 
 
 def best(capability: int, machine: Any) -> Choice:
@@ -102,12 +99,11 @@ def best(capability: int, machine: Any) -> Choice:
 
 def test_short_kernels_are_early_where_it_pays() -> None:
     usual, hasty = best(90, H200), best(90, HASTY)
-    assert usual.schedule.early is Early.NO
-    assert hasty.schedule.early is Early.START
+    assert (usual.schedule.early, hasty.schedule.early) == (False, True)
     nest, tiles = hasty.scheduled()
-    assert all(x.early is Early.START for x in nest.launches)
+    assert all(x.early for x in nest.launches)
     extents = Tiling(Extents(), tiles)
-    late = predicted(nest, extents, HASTY, replace(hasty.schedule, early=Early.NO))
+    late = predicted(nest, extents, HASTY, replace(hasty.schedule, early=False))
     early = predicted(nest, extents, HASTY, hasty.schedule)
     saved = len(nest.launches) * HASTY.early
     assert late.device - early.device == pytest.approx(saved)
@@ -116,15 +112,15 @@ def test_short_kernels_are_early_where_it_pays() -> None:
 def test_a_gpu_without_such_launches_has_none() -> None:
     """The schedule may ask for it: another GPU has measured it, or the caller wants it."""
     choice = best(80, HASTY)
-    asked = replace(choice, schedule=replace(choice.schedule, early=Early.START))
-    assert all(x.early is Early.NO for x in asked.scheduled()[0].launches)
+    asked = replace(choice, schedule=replace(choice.schedule, early=True))
+    assert not any(x.early for x in asked.scheduled()[0].launches)
 
 
 def test_long_kernels_are_not_early() -> None:
     short, long = Seconds(LONGEST / 2), Seconds(LONGEST * 2)
-    assert usual_early([short, short], HASTY) is Early.START
-    assert usual_early([short, long], HASTY) is Early.NO
-    assert usual_early([short], H200) is Early.NO
+    assert usual_early([short, short], HASTY)
+    assert not usual_early([short, long], HASTY)
+    assert not usual_early([short], H200)
 
 
 def test_a_machine_saves_no_negative_time() -> None:
@@ -134,6 +130,6 @@ def test_a_machine_saves_no_negative_time() -> None:
 
 def test_kernels_of_other_targets_are_not_early() -> None:
     program = CASES["sum"].program()
-    choice = choose(Request(program, target="cpu", schedule=Schedule(early=Early.START)))[0]
+    choice = choose(Request(program, target="cpu", schedule=Schedule(early=True)))[0]
     kernels = choice.scheduled()[0].kernels
-    assert all(isinstance(x, Kernel) and x.early is Early.NO for x in kernels)
+    assert all(isinstance(x, Kernel) and not x.early for x in kernels)

@@ -12,7 +12,6 @@ from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.nest.listing import show_nest
-from blockbuster_fusion.nest.nest import Early
 from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Space
@@ -99,7 +98,7 @@ def test_loops_serve_all_tiles_and_launches(name: str) -> None:
 def test_options_that_change_loops_are_told_apart() -> None:
     plain = Schedule()
     beside = Schedule(warps=8, stages=4, group=2, threads=3, chunk=5, past=7, together=True)
-    beside = replace(beside, early=Early.START)
+    beside = replace(beside, early=True)
     assert beside.of_loops == plain
     for other in (
         Schedule(grid="outer"),

@@ -1,4 +1,4 @@
-"""The option that says when kernels of a GPU let the next one start."""
+"""The option that says if kernels of a GPU start before the one before them has ended."""
 
 import sys
 from dataclasses import replace
@@ -10,7 +10,6 @@ from torch import Tensor
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.machine.machine import known
-from blockbuster_fusion.nest.nest import Early
 from blockbuster_fusion.torch.backend import backend
 from blockbuster_fusion.torch.options import Options
 from helpers.offline import captured, offline
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for L
 HASTY = replace(known()["h200"], early=0.6e-6)
 
 
-def chosen(early: str | None) -> list[Choice]:
+def chosen(early: bool | None) -> list[Choice]:
     """The first choices of the parts of a softmax, for a GPU that is not here."""
 
     def softmax(x: Tensor) -> Tensor:
@@ -35,15 +34,15 @@ def chosen(early: str | None) -> list[Choice]:
 
 
 def test_a_caller_decides_it() -> None:
-    wanted = {None: Early.START, "no": Early.NO, "start": Early.START, "end": Early.END}
-    for given, early in wanted.items():
+    for given, early in ((None, True), (False, False), (True, True)):
         found = chosen(given)
         assert found
         assert {choice.schedule.early for choice in found} == {early}
         assert {x.early for choice in found for x in choice.scheduled()[0].launches} == {early}
 
 
-def test_another_word_is_refused() -> None:
+@pytest.mark.parametrize("wrong", ["soon", 1])
+def test_another_value_is_refused(wrong: object) -> None:
     module = torch.fx.symbolic_trace(torch.nn.ReLU())
-    with pytest.raises(WrongKind, match='early as "no", "start" or "end"'):
-        backend(module, [torch.ones(2)], options={"early": "soon"})
+    with pytest.raises(WrongKind, match="early as True or False"):
+        backend(module, [torch.ones(2)], options={"early": wrong})

@@ -328,14 +328,6 @@ Body = tuple[Statement, ...]
 # --------------------------------------------------------------------- kernels
 
 
-class Early(Enum):
-    """When kernels let the next one start, on a GPU (passes/start_early.py)."""
-
-    NO = "no"  # once a kernel has ended
-    START = "start"  # as soon as all of its programs have started
-    END = "end"  # as soon as all of them have begun to load their last blocks
-
-
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
@@ -352,7 +344,7 @@ class Kernel:
     programs: int = 0
     is_mirrored: bool = False
     is_described: bool = False
-    early: Early = Early.NO
+    early: bool = False
 
     @property
     def kernels(self) -> "tuple[Kernel, ...]":
@@ -420,7 +412,7 @@ class Grids:
 
     name: str
     kernels: tuple[Kernel, ...]
-    early: Early = Early.NO
+    early: bool = False
 
     @property
     def statements(self) -> Iterator[Statement]:

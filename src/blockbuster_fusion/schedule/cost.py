@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Early, Nest
+from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds, main_bytes, residents
 from blockbuster_fusion.schedule.joined import joined_work
@@ -67,7 +67,7 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
             schedule = replace(schedule, described=False)
         alone = [gpu_seconds(work, machine, schedule) for work in works]
         together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
-        step = machine.step - (machine.early if schedule.early is not Early.NO else 0.0)
+        step = machine.step - (machine.early if schedule.early else 0.0)
         return Seconds(max(*alone, *together, 0.0) + step, machine.launch)
     (work,) = works
     device = cpu_seconds(work, machine, schedule.threads)

@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Early
 from blockbuster_fusion.schedule.cost import Seconds
 
-USUAL = Early.START
-"""The time from which on the next kernel may start, where it pays."""
 LONGEST = 60e-6
 """The seconds of a kernel beside which the time between two kernels does not matter. Programs that
 wait take room on processors, which slows large products down."""
@@ -21,7 +18,6 @@ def can_start_early(capability: int) -> bool:
     return capability >= FIRST
 
 
-def usual_early(launches: Sequence[Seconds], machine: Machine) -> Early:
-    """When kernels of these predicted times let the next one start."""
-    is_worth_it = machine.early > 0 and all(x.device <= LONGEST for x in launches)
-    return USUAL if is_worth_it else Early.NO
+def usual_early(launches: Sequence[Seconds], machine: Machine) -> bool:
+    """True if kernels of these predicted times start early on a machine: where that saves time."""
+    return machine.early > 0 and all(x.device <= LONGEST for x in launches)

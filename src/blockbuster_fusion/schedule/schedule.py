@@ -8,7 +8,7 @@ from typing import Any, Literal
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.lower import lower_to_nest
-from blockbuster_fusion.nest.nest import Early, Kernel, Launchable, Nest
+from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.describe_operands import describe_operands
@@ -30,6 +30,8 @@ from blockbuster_fusion.nest.passes.transpose_products import transpose_products
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 
+FLAGS = ("apart", "padded", "mirrored", "transposed", "described", "together", "early")
+"""The options of a schedule that are true or false, beside `atomic`."""
 LAUNCH = ("warps", "stages", "group", "programs", "threads", "chunk", "past")
 """The options of a schedule that concern launches, not loops."""
 BESIDE_LOOPS = ("warps", "stages", "group", "threads", "chunk", "past")
@@ -71,9 +73,9 @@ class Schedule:
     together: bool = False
     """True to launch kernels that do not depend on one another as one, on a GPU
     (nest/passes/join_grids.py)."""
-    early: Early = Early.NO
-    """The time from which on the next kernel may start on a GPU that can start one before the one
-    before it has ended (nest/passes/start_early.py)."""
+    early: bool = False
+    """True to start kernels before the one before them has ended, on a GPU that can
+    (nest/passes/start_early.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -104,7 +106,11 @@ class Schedule:
     of the last cache."""
 
     def __post_init__(self) -> None:
-        """Raises BadConfig for a number that no launch can have, and for what is no order."""
+        """Raises BadConfig for flags, numbers and orders that no schedule can have."""
+        for name in FLAGS:
+            flag = getattr(self, name)
+            if not isinstance(flag, bool):
+                raise BadConfig(name=name, problem=f"{flag!r} is neither True nor False")
         for name in LAUNCH:
             number = getattr(self, name)
             if number is not None:
@@ -112,9 +118,6 @@ class Schedule:
         if not isinstance(self.order, tuple | list) or not all(_is_label(x) for x in self.order):
             raise BadConfig(name="order", problem=f"{self.order!r} is no list of labels")
         object.__setattr__(self, "order", tuple(self.order))
-        if not isinstance(self.early, Early):
-            known = ", ".join(early.value for early in Early)
-            raise BadConfig(name="early", problem=f"{self.early!r}; known are {known}")
         for label in self.order:
             if self.order.count(label) > 1:
                 raise BadConfig(name="order", problem=f"{label} is named twice")
@@ -132,7 +135,7 @@ class Schedule:
     def of_loops(self) -> "Schedule":
         """The options that loops depend on; launches have the others."""
         beside: dict[str, Any] = dict.fromkeys(BESIDE_LOOPS)
-        return replace(self, together=False, early=Early.NO, **beside)
+        return replace(self, together=False, early=False, **beside)
 
     @property
     def launch(self) -> dict[str, int]:

@@ -21,7 +21,6 @@ from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import (
     Contract,
-    Early,
     Fold,
     For,
     Kernel,
@@ -38,7 +37,7 @@ from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
 from blockbuster_fusion.schedule.defaults import is_tiled
 from blockbuster_fusion.schedule.gpu import has_descriptors
-from blockbuster_fusion.schedule.schedule import LARGEST, LAUNCH, Grid, Schedule
+from blockbuster_fusion.schedule.schedule import FLAGS, LARGEST, LAUNCH, Grid, Schedule
 
 GRIDS: tuple[Grid, ...] = ("outer", "all", "one")
 MOST_OF_ONE = 1 << 15
@@ -47,14 +46,6 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
-FLAGS = ("apart", "padded", "mirrored", "transposed", "described", "together")
-"""The options of a schedule that are true or false, beside `atomic`."""
-EARLY = {
-    Early.NO: [],
-    Early.START: ["launched early"],
-    Early.END: ["launched early, at the end"],
-}
-"""The words for kernels that start before the one before them has ended."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
 CHUNKS = (1, 4, 16, 64)
@@ -115,8 +106,6 @@ class Config:
         if self.schedule.split:
             made |= {"split": dict(self.schedule.split), "atomic": self.schedule.atomic}
         made |= {name: True for name in FLAGS if getattr(self.schedule, name)}
-        if self.schedule.early is not Early.NO:
-            made["early"] = self.schedule.early.value
         return made | self.launch
 
     @property
@@ -130,7 +119,7 @@ class Config:
         """The configuration that some data stands for, or BadConfig."""
         if not isinstance(given, Mapping):
             raise BadConfig(name="a configuration", problem=f"{given!r} is no mapping")
-        known = {"snapshot", "tiles", "grid", "order", "split", "atomic", "early", *FLAGS, *LAUNCH}
+        known = {"snapshot", "tiles", "grid", "order", "split", "atomic", *FLAGS, *LAUNCH}
         for name in given:
             if name not in known:
                 raise BadConfig(name=name, problem=f"unknown; known are {', '.join(sorted(known))}")
@@ -143,9 +132,6 @@ class Config:
             raise BadConfig(name="grid", problem=f"{grid!r}; known are {', '.join(GRIDS)}")
         if type(snapshot) is not int or snapshot < 0:
             raise BadConfig(name="snapshot", problem=f"{snapshot!r} is no number from 0 on")
-        early, earlies = given.get("early", "no"), [early.value for early in Early]
-        if early not in earlies:
-            raise BadConfig(name="early", problem=f"{early!r}; known are {', '.join(earlies)}")
         launch = {name: given[name] for name in LAUNCH if given.get(name) is not None}
         order = given.get("order")
         schedule = Schedule(
@@ -153,8 +139,7 @@ class Config:
             order=() if order is None else order,
             split=dict(split),
             atomic=bool(given.get("atomic", False)),
-            early=Early(early),
-            **{name: bool(given.get(name, False)) for name in FLAGS},
+            **{name: given[name] for name in FLAGS if name in given},
             **launch,
         )
         return cls(snapshot, dict(tiles), schedule)
@@ -172,7 +157,7 @@ class Config:
         words += ["products transposed"] * self.schedule.transposed
         words += ["operands described"] * self.schedule.described
         words += ["launched together"] * self.schedule.together
-        words += EARLY[self.schedule.early]
+        words += ["launched early"] * self.schedule.early
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 

@@ -150,6 +150,7 @@ class Floors:
         whole = sum(map(self._rereading, self.whole_rows(part)))
         if machine.target == "cuda":
             moving = gpu_floor(size, machine, has_products=self.has_product(part))
-            return Seconds(max(moving, computing, whole) + machine.step, machine.launch)
+            step = machine.step - machine.early  # kernels may start early
+            return Seconds(max(moving, computing, whole) + step, machine.launch)
         moving = size / machine.memory_for(size).total
         return Seconds(max(moving, computing, whole) + machine.step + machine.launch)

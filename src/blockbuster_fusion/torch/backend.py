@@ -19,7 +19,6 @@ from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.nest.nest import Early
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.workers import check_workers, shared_workers
@@ -356,9 +355,9 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         raise _wrong("operators as a list of custom operators", made.operators, remedy)
     if made.library not in ("auto", "never"):
         raise _wrong('library as "auto" or "never"', made.library, 'leave it out for "auto"')
-    if made.early not in (None, *(early.value for early in Early)):
+    if made.early is not None and not isinstance(made.early, bool):
         remedy = "leave it out to have it where it pays"
-        raise _wrong('early as "no", "start" or "end"', made.early, remedy)
+        raise _wrong("early as True or False", made.early, remedy)
     if made.target is not None:
         check_target(made.target)
     if type(made.candidates) is not int or made.candidates < 0:

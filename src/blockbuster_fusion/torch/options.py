@@ -36,8 +36,8 @@ class Options:
     """The most sets of operators that are fused and searched; with more, the plan may be better."""
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
-    early: str | None = None
-    """When kernels of a GPU let the next one start: "no", "start" or "end" of each, if it pays."""
+    early: bool | None = None
+    """Start kernels of a GPU before the one before them has ended; by default, where it pays."""
     time_model: bool = True
     """Run the compiled model and the captured one in turns when compiling, and keep the faster."""
     freeze: bool = False

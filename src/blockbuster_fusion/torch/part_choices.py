@@ -19,7 +19,6 @@ from blockbuster_fusion.improve import Elsewhere, Improver, Points, points_of
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Early
 from blockbuster_fusion.plans.plan import Kernels
 from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
@@ -129,7 +128,7 @@ class PartChoices:
         early = self.options.early
         if early is None:
             return choice
-        return replace(choice, schedule=replace(choice.schedule, early=Early(early)))
+        return replace(choice, schedule=replace(choice.schedule, early=early))
 
     def put_first(self, part: PartProgram, target: str, choice: Choice) -> list[Choice]:
         """The choices for a part, of which one becomes the first."""

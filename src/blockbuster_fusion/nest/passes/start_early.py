@@ -4,7 +4,7 @@ A GPU needs about a microsecond from the end of one kernel to the first load of 
 kernel is launched meanwhile: it starts as soon as each program of the kernel before it has ended,
 or has said that it may. Its own programs wait first, until the results of all earlier kernels are
 in memory. They neither load nor store anything before that: what they store, an earlier kernel may
-still read.
+still read. Then they say that the next kernel may start.
 
 As every early kernel waits, all kernels before it have ended when it ends. So any other kernel may
 follow.
@@ -12,12 +12,10 @@ follow.
 
 from dataclasses import replace
 
-from blockbuster_fusion.nest.nest import Early, Grids, Kernel, Nest
+from blockbuster_fusion.nest.nest import Grids, Kernel, Nest
 
 
-def start_early(nest: Nest, early: Early) -> Nest:
-    """The nest whose kernels start early; `early` says when each lets the next one start."""
-    if early is Early.NO:
-        return nest
-    steps = (replace(x, early=early) if isinstance(x, Kernel | Grids) else x for x in nest.steps)
+def start_early(nest: Nest) -> Nest:
+    """The nest whose kernels start early."""
+    steps = (replace(x, early=True) if isinstance(x, Kernel | Grids) else x for x in nest.steps)
     return replace(nest, steps=tuple(steps))

@@ -42,7 +42,6 @@ from blockbuster_fusion.printers.triton.contractions import (
     spread_begin,
     spread_end,
 )
-from blockbuster_fusion.printers.triton.early import SIGNAL
 from blockbuster_fusion.printers.triton.expressions import number_text
 from blockbuster_fusion.printers.triton.layout import aligned, position
 from blockbuster_fusion.printers.triton.loops import is_interleaved, loop_lines
@@ -79,14 +78,13 @@ class BodyPrinter:
         loops = [s for s in kernel.statements if isinstance(s, For)]
         self.turns = {x.index: x.share.parts for x in loops if x.share and is_interleaved(x)}
 
-    def lines(self, signal: int | None = None) -> list[str]:
-        """The body of the kernel; before statement number `signal` the next kernel may start."""
-        return self.body(self.kernel.body, signal)
+    def lines(self) -> list[str]:
+        """The body of the kernel."""
+        return self.body(self.kernel.body)
 
-    def body(self, body: Body, signal: int | None = None) -> list[str]:
+    def body(self, body: Body) -> list[str]:
         made: list[str] = []
         for at, statement in enumerate(body):
-            made += [SIGNAL] if at == signal else []
             after = body[at + 1] if at + 1 < len(body) else None
             before = body[at - 1] if at else None
             if _begins(statement, after):

@@ -6,9 +6,8 @@ Several kernels of one launch are functions that a program chooses from by its n
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from blockbuster_fusion.naming import comment
-from blockbuster_fusion.nest.nest import Early, Grids, Kernel, Launchable, Nest, Store, accesses
+from blockbuster_fusion.nest.nest import Grids, Kernel, Launchable, Nest, Store, accesses
 from blockbuster_fusion.printers.triton.body import BodyPrinter
-from blockbuster_fusion.printers.triton.early import IMPORT, first_lines, signal_place
 from blockbuster_fusion.printers.triton.grid import (
     PROGRAM,
     grid_length,
@@ -20,6 +19,13 @@ from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.printers.triton.variables import Variables
 
+EARLY = (
+    "gdc_wait()  # for the results of earlier kernels: this one may start before they end",
+    "gdc_launch_dependents()  # the next kernel may start, too",
+)
+"""The first lines of early kernels: no load and no store may come before the wait
+(nest/passes/start_early.py)."""
+
 
 def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
     """The source of a module with the kernels of a nest.
@@ -30,8 +36,8 @@ def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
     head = ["import triton", "import triton.language as tl"]
     if libdevice:
         head.append("from triton.language.extra import libdevice")
-    if any(launched.early is not Early.NO for launched in nest.launches):
-        head.append(IMPORT)
+    if any(launched.early for launched in nest.launches):
+        head.append("from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait")
     parts = ["\n".join(head), *(HELPERS[h].strip() for h in HELPERS if h in helpers), *functions]
     return "\n\n\n".join(parts) + "\n"
 
@@ -74,12 +80,11 @@ class _Printer:
             lines = turn_lines(kernel, body.variables, lines)
         elif has_number(kernel):
             lines = [PROGRAM, *lines]
-        lines = [*first_lines(kernel), *lines]
         return _function(kernel, self.annotated(body.variables.used), lines)
 
     def program(self, kernel: Kernel, printer: BodyPrinter) -> list[str]:
         """The lines of one program, which has the number `pid`."""
-        body = printer.lines(signal_place(self.launched, kernel.body))
+        body = printer.lines()
         grid = grid_lines(kernel, printer.variables)
         return [*grid, *printer.variables.preamble(), *body]
 
@@ -94,7 +99,7 @@ class _Printer:
 
         There is an `if` for each body, and no `else`: so Triton gives them the same shared memory.
         """
-        lines, used, last = [*first_lines(grids), PROGRAM], set[str](), len(grids.kernels)
+        lines, used, last = [PROGRAM], set[str](), len(grids.kernels)
         begin = ""
         for number, (kernel, body) in enumerate(zip(grids.kernels, self.bodies, strict=True), 1):
             end = self.names.local("end", str(number)) if number < last else ""
@@ -145,7 +150,7 @@ def _function(
     launched: Launchable, parameters: Sequence[Sequence[str]], lines: Sequence[str]
 ) -> str:
     header = [f"def {launched.name}(", *(f"    {', '.join(p)}," for p in parameters if p), "):"]
-    indented = ("    " * bool(line) + line for line in lines)
+    indented = ("    " * bool(line) + line for line in [*EARLY * launched.early, *lines])
     return "\n".join(["@triton.jit", *header, _docstring(launched), *indented])
 
 

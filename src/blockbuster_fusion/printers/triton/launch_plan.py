@@ -22,7 +22,6 @@ from blockbuster_fusion.nest.nest import (
     BufferAxis,
     Cascade,
     Contract,
-    Early,
     For,
     Kernel,
     Launchable,
@@ -227,7 +226,7 @@ class LaunchPlanner:
             programs = constants["PROGRAMS"] = min(programs, most)
         chosen = {**options, "num_warps": warps, "num_stages": stages}
         chosen.pop("group", None)
-        if self.launched.early is not Early.NO:
+        if self.launched.early:
             chosen["launch_pdl"] = True
         scratch, matrices = self.scratch_shapes(sizes, tiles), self.shapes_and_blocks(sizes, tiles)
         return LaunchPlan((programs, 1, 1), scratch, constants, chosen, matrices)
