@@ -16,7 +16,7 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.ranges import Ranges, Scale
-from blockbuster_fusion.schedule.early import usual_early
+from blockbuster_fusion.schedule.early import may_be_early
 from blockbuster_fusion.schedule.search import Lower, glanced, searched
 from blockbuster_fusion.schedule.times import CountedKernels, total
 
@@ -149,10 +149,12 @@ class Improver:
         for choice in self.promising(kernels):
             points = searched(self.lowering(choice), choice.schedule, kernels)
             for best in points[: most * MOST_SEARCHED]:
-                early = usual_early(best.launches, self.machine)
-                schedule = replace(best.schedule, early=early)
-                made = replace(choice, schedule=schedule, tiles=best.tiles)
-                found.append((self.predicted(made, kernels), made))
+                made = replace(choice, schedule=best.schedule, tiles=best.tiles)
+                forms = [(self.predicted(made, kernels), made)]
+                if may_be_early(best.launches, self.machine):
+                    made = replace(made, schedule=replace(best.schedule, early=True))
+                    forms.append((self.predicted(made, kernels), made))
+                found.append(min(forms, key=lambda pair: pair[0]))
             found.append((self.predicted(choice, kernels), choice))
         found.sort(key=lambda pair: pair[0])
         kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once

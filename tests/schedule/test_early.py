@@ -19,10 +19,11 @@ from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner
-from blockbuster_fusion.schedule.cost import Seconds, predicted
-from blockbuster_fusion.schedule.early import LONGEST, usual_early
+from blockbuster_fusion.schedule.cost import Seconds, predicted, predicted_launch
+from blockbuster_fusion.schedule.early import LONGEST, may_be_early
 from blockbuster_fusion.schedule.schedule import FLAGS, Schedule
 from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.work import Work
 from helpers.early_kernels import CASES
 from helpers.together import TOGETHER
 
@@ -118,9 +119,9 @@ def test_a_gpu_without_such_launches_has_none() -> None:
 
 def test_long_kernels_are_not_early() -> None:
     short, long = Seconds(LONGEST / 2), Seconds(LONGEST * 2)
-    assert usual_early([short, short], HASTY)
-    assert not usual_early([short, long], HASTY)
-    assert not usual_early([short], H200)
+    assert may_be_early([short, short], HASTY)
+    assert not may_be_early([short, long], HASTY)
+    assert not may_be_early([short], H200)
 
 
 def test_a_machine_saves_no_negative_time() -> None:
@@ -133,3 +134,10 @@ def test_kernels_of_other_targets_are_not_early() -> None:
     choice = choose(Request(program, target="cpu", schedule=Schedule(early=True)))[0]
     kernels = choice.scheduled()[0].kernels
     assert all(isinstance(x, Kernel) and not x.early for x in kernels)
+
+
+@pytest.mark.parametrize(("programs", "is_faster"), [(100, True), (2000, True), (25_000, False)])
+def test_programs_of_later_rounds_wait_and_signal(programs: int, is_faster: bool) -> None:
+    works = [Work(programs=programs, largest=1024.0)]
+    late, early = (predicted_launch(works, HASTY, Schedule(early=x)).device for x in (False, True))
+    assert (early < late) is is_faster

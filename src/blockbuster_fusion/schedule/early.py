@@ -18,6 +18,6 @@ def can_start_early(capability: int) -> bool:
     return capability >= FIRST
 
 
-def usual_early(launches: Sequence[Seconds], machine: Machine) -> bool:
-    """True if kernels of these predicted times start early on a machine: where that saves time."""
+def may_be_early(launches: Sequence[Seconds], machine: Machine) -> bool:
+    """True if kernels of these predicted times may save time if they start early."""
     return machine.early > 0 and all(x.device <= LONGEST for x in launches)

@@ -55,8 +55,9 @@ AHEAD, FAR = 3.6, 1.3
 is if they come from main memory.
 
 It is hidden behind products, unless operands are computed with in the same step."""
-AHEAD_DESCRIBED = 3.2
-"""The same for blocks that descriptors load: no thread asks for its share of them."""
+SOONER = 0.4
+"""The steps by which blocks arrive sooner from the second cache if descriptors load them: no thread
+asks for its share. Those from main memory do not."""
 BLOCKS = 4.0
 """A step waits for the main memory if one of its blocks comes from there: as often as a byte does,
 times this number."""
@@ -258,8 +259,8 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     rounds = math.ceil(mean_rounds) if mean_rounds < 4 else mean_rounds
     in_time = runs_ahead(work, here.warps)
     far = min(1.0, BLOCKS * work.arrays / max(work.passed, 1.0))
-    first = AHEAD_DESCRIBED if is_described else AHEAD
-    arriving = (first + FAR * far if in_time else LATE) * machine.latency
+    sooner = SOONER * (1 - far) if is_described else 0.0
+    arriving = (AHEAD - sooner + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     stages = max(1, here.stages - 1) if in_time else 1
     running = work.multiplying + work.streaming - bool(work.spread)  # without the first
