@@ -238,7 +238,8 @@ def ranked(file: Path, words: Sequence[str]) -> None:
                 f"{name:32} first {shares[-1]:.3f} times the best of {len(rows)}, {best:.2f} µs;"
                 f" measured / predicted {error:.2f}: {Config.from_data(rows[0]['config'])}"
             )
-    print(f"geometric mean {math.exp(sum(map(math.log, shares)) / len(shares)):.4f}")
+    if shares:
+        print(f"geometric mean {math.exp(sum(map(math.log, shares)) / len(shares)):.4f}")
 
 
 def told(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -169,7 +169,7 @@ def part(sizes: tuple[int, ...], operator: str, points: Iterable[Point], **wishe
 
 HALVES = {"apart": ((UP, DOWN),)}
 GATED = {"together": (("mm", "silu", "mm_1"),)}
-UNFUSED = {"apart": (("mm", "mm_1"), (UP, DOWN))}
+UNFUSED = {"apart": (("mm", UP, DOWN),)}
 PARTS: dict[str, Part] = {
     "SwiGLU: up, 1x4096": part((1, *WIDE), UP, up_of_one_row()),
     "SwiGLU: down, 1x4096": part((1, *WIDE), DOWN, down_of_one_row()),

@@ -84,7 +84,8 @@ def contender(
 
     mode = name.removeprefix(f"{OURS} ")
     if mode in (DIRECT, FROZEN):
-        return _direct(model, inputs, watcher, **({"freeze": True} if mode == FROZEN else {}))
+        options = {"time_model": not replays} | ({"freeze": True} if mode == FROZEN else {})
+        return _direct(model, inputs, watcher, **options)
     fused = torch.compile(model, backend=blockbuster, dynamic=False, mode=mode)
     return lambda: fused(*inputs)
 

@@ -58,8 +58,7 @@ class Kept:
         wanted = _stamped({}, effort)
         threads = effort.threads if effort.device == "cpu" else None
         for result in self.results:
-            same = (case.name, effort.device, threads) == _key(result)
-            same = same and result["clock"] == effort.clock
+            same = (case.name, effort.device, threads, effort.clock) == _key(result)
             if same and all(result.get(name) == wanted[name] for name in ("machine", "versions")):
                 has_all = set(effort.names) - {BEST} <= set(result["contenders"])
                 return has_all and not _was_late(result, effort.limit)
@@ -99,7 +98,7 @@ class Kept:
 
 
 def _key(result: Result) -> tuple[Any, ...]:
-    return result["case"], result["device"], result["threads"]
+    return result["case"], result["device"], result["threads"], result["clock"]
 
 
 def _was_late(result: Result, limit: float) -> bool:

@@ -229,7 +229,7 @@ EARLY = [-1, -6, -1]
 
 
 def test_an_early_kernel_is_launched_so_right_after_a_kernel(notes: Any) -> None:
-    """What is before the first one is not known; memory to clear is no kernel."""
+    """The first one starts late, as nothing is known before it; so does one after a clearing."""
     usual = driver_launch(compiled({}, 2), (3,), [], [])
     early = driver_launch(compiled({}, 2, launch_pdl=True), (4,), [], [])
     assert usual is not None

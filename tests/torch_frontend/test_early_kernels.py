@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.options import Options
 from helpers.offline import captured, offline
 
@@ -18,8 +20,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for L
 HASTY = replace(known()["h200"], early=0.6e-6)
 
 
-def chosen(early: bool | None) -> list[Choice]:
-    """The first choices of the parts of a softmax, for a GPU that is not here."""
+def parts_of(early: bool | None) -> PartCompiler:
+    """The parts of a softmax, for a GPU that is not here."""
 
     def softmax(x: Tensor) -> Tensor:
         return x.softmax(-1)
@@ -29,7 +31,13 @@ def chosen(early: bool | None) -> list[Choice]:
         options = Options(target="cuda", library="never", strict=True, early=early)
         chooser = graph.chooser(options, HASTY)
         chooser.choose_kernels()
-        parts = chooser.parts
+        return chooser.parts
+
+
+def chosen(early: bool | None) -> list[Choice]:
+    """The first choices of these parts."""
+    parts = parts_of(early)
+    with offline(HASTY):
         return [parts.choices(parts.program(nodes), "cuda")[0] for nodes in parts.taken]
 
 
@@ -39,6 +47,20 @@ def test_a_caller_decides_it() -> None:
         assert found
         assert {choice.schedule.early for choice in found} == {early}
         assert {x.early for choice in found for x in choice.scheduled()[0].launches} == {early}
+
+
+def test_a_plan_does_not_overrule_the_caller() -> None:
+    (usual,) = chosen(None)
+    assert usual.config.schedule.early
+    parts = parts_of(False)
+    (nodes,) = parts.taken
+    with offline(HASTY):
+        part = parts.program(nodes)
+        planned = SimpleNamespace(config=usual.config, others=[usual.config], divisions=())
+        parts.planned = {part.nodes: planned}
+        found = [*parts.candidates(part, "cuda").choices]
+        found += parts.planned_elsewhere(part, "cuda").choices
+    assert not any(choice.schedule.early for choice in found)
 
 
 @pytest.mark.parametrize("wrong", ["soon", 1])

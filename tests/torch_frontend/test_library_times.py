@@ -40,6 +40,15 @@ def test_inputs_are_as_many_as_the_cache_does_not_hold(
     assert made.copies_of_inputs(product.all_input_nodes[:1], CUDA) == 1
 
 
+def test_views_count_by_the_memory_that_they_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a view has all of its memory."""
+    monkeypatch.setattr(library, "machine_for", lambda target: H200)
+    graph = make_fx(lambda x: x.sum(), tracing_mode="fake")(torch.empty(16, 10**6)[:, :100])
+    analysis = Analysis(graph, frozenset())
+    (total,) = analysis.operators
+    assert LibraryTimes(analysis).copies_of_inputs(total.all_input_nodes, CUDA) == 2
+
+
 def test_calls_take_other_inputs_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made, product = times(8, 4)
     seen: list[tuple[int, ...]] = []

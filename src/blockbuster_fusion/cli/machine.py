@@ -70,6 +70,8 @@ def table(machine: Machine) -> str:
         f"a kernel costs the host {machine.launch * 1e6:.2f} µs and the device "
         f"{machine.step * 1e6:.2f} µs; all processors start in {machine.wake * 1e6:.2f} µs"
     )
+    if machine.early:
+        lines.append(f"kernels that start early save {machine.early * 1e6:.2f} µs each")
     return "\n".join(lines) + "\n"
 
 

@@ -75,7 +75,8 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
         together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
         device = max(*alone, *together, 0.0) + machine.step
         if schedule.early:
-            late = sum(_in_later_rounds(work, machine, schedule) for work in works)
+            whole = works[0] if len(works) == 1 else joined_work(works)
+            late = _in_later_rounds(whole, machine, schedule)
             device += EARLY_PROGRAM * late - machine.early
         return Seconds(device, machine.launch)
     (work,) = works
@@ -84,7 +85,9 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
 
 
 def _in_later_rounds(work: Work, machine: Machine, schedule: Schedule) -> int:
-    """The programs of a kernel that start when others have ended."""
+    """The programs of a kernel that start when others have ended; none if they take turns."""
+    if schedule.programs and work.products:
+        return 0
     here = residents(work, machine, schedule).programs
     return max(0, work.programs - machine.processors * here)
 

@@ -105,7 +105,7 @@ class PartChoices:
             planned = self.planned.get(part.nodes)
             if planned is not None:
                 request = replace(self.request(part, target), config=planned.config)
-                found = Candidates(choose(request), None)
+                found = Candidates([*map(self.as_asked, choose(request))], None)
             elif target in ("cpu", "cuda"):
                 found = self.searched(part, target)
             else:
@@ -126,7 +126,7 @@ class PartChoices:
     def as_asked(self, choice: Choice) -> Choice:
         """A choice whose kernels start early or not, if the caller says so."""
         early = self.options.early
-        if early is None:
+        if early is None or choice.target != "cuda":
             return choice
         return replace(choice, schedule=replace(choice.schedule, early=early))
 
@@ -188,7 +188,8 @@ class PartChoices:
         planned = self.planned[part.nodes]
         request = self.request(part, target)
         found = [choose(replace(request, config=config))[0] for config in planned.others]
-        return Elsewhere(Ranges(tuple(x.scale for x in planned.divisions)), tuple(found))
+        asked = tuple(map(self.as_asked, found))
+        return Elsewhere(Ranges(tuple(x.scale for x in planned.divisions)), asked)
 
     def request(self, part: PartProgram, target: str) -> Request:
         """The program of a part, to be fused."""

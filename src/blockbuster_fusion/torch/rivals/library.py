@@ -1,7 +1,6 @@
 """The times of PyTorch's own operators, measured for the shapes of a captured graph."""
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
@@ -135,9 +134,15 @@ class LibraryTimes:
         if device.type != "cuda":
             return 1
         tensors = [tensor_of(n) for n in nodes if tensors_of(n)]
-        size = sum(math.prod(map(self._number, t.shape)) * t.dtype.itemsize for t in tensors)
+        size = sum(map(self._span, tensors))
         room = 2 * machine_for(device.type).memories[-2].size
         return min(MOST_COPIES, 1 + int(room // size)) if SMALL < size < room else 1
+
+    def _span(self, x: torch.Tensor) -> int:
+        """The bytes from the first element of an array to its last, which are allocated."""
+        shape, strides = (map(self._number, lengths) for lengths in (x.shape, x.stride()))
+        ends = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+        return (1 + sum(ends)) * x.dtype.itemsize if min(ends, default=0) >= 0 else 0
 
     def _timed(
         self, name: str, seen: tuple[Any, ...], call: Callable[[], Call], device: torch.device
