@@ -17,7 +17,7 @@ from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.ranges import Ranges, Scale
 from blockbuster_fusion.schedule.early import may_be_early
-from blockbuster_fusion.schedule.search import Lower, glanced, searched
+from blockbuster_fusion.schedule.search import Found, Lower, glanced, searched
 from blockbuster_fusion.schedule.times import CountedKernels, total
 
 MOST_KEPT = 4
@@ -150,11 +150,7 @@ class Improver:
             points = searched(self.lowering(choice), choice.schedule, kernels)
             for best in points[: most * MOST_SEARCHED]:
                 made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-                forms = [(self.predicted(made, kernels), made)]
-                if may_be_early(best.launches, self.machine):
-                    made = replace(made, schedule=replace(best.schedule, early=True))
-                    forms.append((self.predicted(made, kernels), made))
-                found.append(min(forms, key=lambda pair: pair[0]))
+                found.append((self.predicted(made, kernels), self.hastened(made, best, kernels)))
             found.append((self.predicted(choice, kernels), choice))
         found.sort(key=lambda pair: pair[0])
         kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
@@ -164,6 +160,13 @@ class Improver:
             if len(kept) == most:
                 break
         return [*kept.values()]
+
+    def hastened(self, choice: Choice, found: Found, kernels: CountedKernels) -> Choice:
+        """The choice with kernels that start early, if that is predicted to be faster."""
+        if not may_be_early(found.launches, self.machine):
+            return choice
+        early = replace(choice, schedule=replace(choice.schedule, early=True))
+        return min(choice, early, key=lambda x: self.predicted(x, kernels))
 
     def kernels(self, sizes: Sizes) -> CountedKernels:
         """The kernels of nests for some sizes, none so far."""

@@ -52,8 +52,8 @@ class Machine:
     step: float
     """Seconds of the device between two kernels that are launched together."""
     early: float = 0.0
-    """Seconds of `step` that a GPU saves if a kernel starts before the one before it has ended; 0
-    if it has no such launches, or they do not pay."""
+    """Seconds of `step` that a GPU saves if a kernel starts before the one before it has ended. It
+    is 0 for those without such launches."""
     wake: float = 0.0
     """Seconds to start all processors on one kernel, and to wait for them."""
     programs: int = 1
@@ -132,6 +132,8 @@ def _problem(machine: Machine) -> str:
         number = getattr(machine, key)
         if not isinstance(number, int | float) or not 0 <= number < float("inf"):
             return f"{key} is {number!r}, but must be a number of seconds, not negative"
+    if machine.early > machine.step:
+        return f"early is {machine.early}, but must be a part of step, {machine.step}"
     for key in machine.rates:
         if key.partition(".")[0] not in UNITS or not key.partition(".")[2]:
             return f"the rate {key!r} has no unit and dtype, as `vector.float32` has"

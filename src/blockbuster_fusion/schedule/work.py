@@ -241,7 +241,7 @@ class _Count:
         self.triangles = frozenset(loop for loop in facts.scans if self.is_triangular(loop))
         self.streams = facts.streams | self.triangles
         self.has_many_columns = False
-        self.read_by_cores: set[Tile] = set()
+        self.rows_read: set[Tile] = set()
 
     def counted(self) -> Work:
         work, kernel = self.work, self.facts.kernel
@@ -340,13 +340,13 @@ class _Count:
         work.held = max(
             work.held, self.gathered + max(map(self.elements, own.computed), default=0.0)
         )
-        before, self.read_by_cores = self.read_by_cores, set()
+        before, self.rows_read = self.rows_read, set()
         for statement, made in own.made:
             if made is not None:
                 work.largest = max(work.largest, math.prod(map(self.block, made.spans)))
                 work.statements += times * self.rows(made)
             self.statement(statement, times)
-        self.read_by_cores = before
+        self.rows_read = before
 
     def statement(self, statement: Statement, times: float) -> None:
         """Adds the work of a statement that runs some times."""
@@ -480,9 +480,9 @@ class _Count:
         work.dtype = str(own)
         is_grouped = rows >= GROUPED
         read = rows + columns * rows / GROUPED
-        if is_grouped and product.first in self.read_by_cores:
+        if is_grouped and product.first in self.rows_read:
             work.has_twins, read = True, read - rows
-        self.read_by_cores.add(product.first)
+        self.rows_read.add(product.first)
         if not is_grouped:
             row = depth * own.bytes
             merged = [len(x) > 1 for x in (product.rows, product.columns, statement.summed)]

@@ -75,22 +75,16 @@ class _Printer:
 
     def kernel(self, kernel: Kernel, body: BodyPrinter) -> str:
         """The function of a kernel that is launched by itself."""
-        lines = self.program(kernel, body)
+        lines = _program(kernel, body)
         if kernel.programs:
             lines = turn_lines(kernel, body.variables, lines)
         elif has_number(kernel):
             lines = [PROGRAM, *lines]
         return _function(kernel, self.annotated(body.variables.used), lines)
 
-    def program(self, kernel: Kernel, printer: BodyPrinter) -> list[str]:
-        """The lines of one program, which has the number `pid`."""
-        body = printer.lines()
-        grid = grid_lines(kernel, printer.variables)
-        return [*grid, *printer.variables.preamble(), *body]
-
     def body(self, kernel: Kernel, body: BodyPrinter) -> str:
         """The function of one of several kernels: it gets the number of the program in its grid."""
-        lines = self.program(kernel, body)
+        lines = _program(kernel, body)
         own = [["pid"]] if has_number(kernel) else []
         return _function(kernel, [*own, *self.annotated(body.variables.used)], lines)
 
@@ -144,6 +138,13 @@ class _Printer:
         for group in (names.blocks, names.evens, names.runs):
             yield from _fours(name for name in group.values() if name in used)
         yield from _fours(name for name in options if name in used)
+
+
+def _program(kernel: Kernel, printer: BodyPrinter) -> list[str]:
+    """The lines of one program, which has the number `pid`."""
+    body = printer.lines()
+    grid = grid_lines(kernel, printer.variables)
+    return [*grid, *printer.variables.preamble(), *body]
 
 
 def _function(
