@@ -251,9 +251,21 @@ def test_a_seed_is_made_by_a_command(
         (["--cases", "nothing"], "no case has one of these words"),
         (["--threads", "100000"], "100000 threads are asked for"),
         (["--target", "cuda", "--threads", "1"], "--threads is for a CPU alone"),
+        (["--processes", "2"], "--processes is for a GPU alone"),
     ):
         assert main(["seed", str(file), *more]) == 1
         assert said in capsys.readouterr().err
+
+
+def test_processes_tune_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tuning_database.VARIABLE, str(tmp_path / "kept.sqlite3"))
+    monkeypatch.setattr(seed, "GAIN", 0.0)
+    cases = seed_cases.seed_cases("cpu", ("sums of rows 1x768", "mean of all 1x768"))
+    told: list[str] = []
+    seed.tuned_seed(cases, "cpu", 0.1, processes=2, tell=told.append)
+    assert len(told) == len(cases) == 2
+    assert {text.partition("] ")[2].partition(":")[0] for text in told} == {x.name for x in cases}
+    assert not any("left out" in text for text in told)
 
 
 def request_of(subject: tuning.Subject) -> Request:

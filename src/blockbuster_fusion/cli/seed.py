@@ -21,7 +21,7 @@ FILE has already stays, unless it is measured again: runs with other threads add
 
 examples:
     blockbuster seed cpu-avx2.json --threads 1 --seconds 10
-    blockbuster seed nvidia-h200.json --target cuda --cases attention
+    blockbuster seed nvidia-h200.json --target cuda --processes 8 --cases attention
 """
 
 
@@ -34,6 +34,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=seconds, default=20.0, metavar="S", help=text)
     text = "the threads of the CPU (default: PyTorch's)"
     parser.add_argument("--threads", type=positive, metavar="N", help=text)
+    text = "processes that compile at once on a GPU, and measure in turns (default: %(default)s)"
+    parser.add_argument("--processes", type=positive, default=1, metavar="N", help=text)
     parser.add_argument("--list", action="store_true", help="print the cases, and measure nothing")
 
 
@@ -52,11 +54,15 @@ def _run(options: argparse.Namespace) -> None:
         return
     if options.threads is not None and options.target != "cpu":
         raise BlockbusterError(message="seed: --threads is for a CPU alone")
+    if options.processes > 1 and options.target == "cpu":
+        sentence = "seed: --processes is for a GPU alone: on a CPU they would slow each other down"
+        raise BlockbusterError(message=sentence)
     check_writable(options.file)
     before: Any = read_json(str(options.file)) if options.file.exists() else None
     with _database_of(options.file):
         effort = (options.seconds, options.threads)
-        made = tuned_seed(cases, options.target, *effort, before=before, tell=_tell)
+        own = {"processes": options.processes, "before": before, "tell": _tell}
+        made = tuned_seed(cases, options.target, *effort, **own)
         text = json.dumps(made, indent=1, allow_nan=False) + "\n"
         part = options.file.with_name(f".{options.file.name}-{os.getpid()}")
         part.write_text(text, encoding="utf-8")

@@ -1,6 +1,9 @@
 """Makes a seed: tunes parts of common models, and keeps the best configuration of each."""
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 import torch
@@ -8,12 +11,14 @@ import torch
 from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.plans.amounts import counted
 from blockbuster_fusion.runtime.generator import generator_version
 from blockbuster_fusion.runtime.machines import usable_threads
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase, database
 from blockbuster_fusion.runtime.tuning_seeds import made_seed, seeds_left_out
+from blockbuster_fusion.runtime.workers import VARIABLE, usual_workers
 from blockbuster_fusion.torch.machines import machine_for
-from blockbuster_fusion.torch.seed_cases import DTYPES, SeedCase
+from blockbuster_fusion.torch.seed_cases import DTYPES, SeedCase, seed_cases
 from blockbuster_fusion.torch.tune import tune
 
 GAIN = 1.05
@@ -26,24 +31,24 @@ def tuned_seed(
     seconds: float,
     threads: int | None = None,
     *,
+    processes: int = 1,
     before: object = None,
     tell: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """The seed of this machine, from the cases that are tuned into the database, each so long.
 
     Measurements of a seed from before stay, unless there are new ones. `threads` are those of a
-    CPU, by default PyTorch's.
+    CPU, by default PyTorch's. Several processes compile at the same time, and measure in turns.
     """
     check_target(target)
     if threads is not None:
         torch.set_num_threads(usable_threads(threads))
     machine = machine_for(target)
-    with seeds_left_out():
-        for number, case in enumerate(cases, 1):
-            known = database().count()
-            said = _tuned(case, target, seconds)
-            said = said or f"{database().count() - known} configurations"
-            tell(f"[{number}/{len(cases)}] {case.name}: {said}")
+    known = database().count()
+    for number, (case, said) in enumerate(_all_tuned(cases, target, seconds, processes), 1):
+        before_it, known = known, database().count()
+        said = said or counted(known - before_it, "configuration")
+        tell(f"[{number}/{len(cases)}] {case.name}: {said}")
     return made_seed(best_of(database(), machine), machine, before)
 
 
@@ -67,6 +72,31 @@ def best_of(kept: TuningDatabase, machine: Machine) -> list[tuple[Key, Record]]:
     return found
 
 
+def _all_tuned(
+    cases: Sequence[SeedCase], target: str, seconds: float, processes: int
+) -> Iterator[tuple[SeedCase, str]]:
+    """Tunes all cases; each comes with what went wrong, or an empty text, as soon as it is done."""
+    if processes == 1:
+        yield from ((case, _tuned(case, target, seconds)) for case in cases)
+        return
+    each = max(1, usual_workers() // processes)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _begin, (each,)) as pool:
+        jobs = {pool.submit(_tuned_by_name, case.name, target, seconds): case for case in cases}
+        yield from ((jobs[job], job.result()) for job in as_completed(jobs))
+
+
+def _begin(workers: int) -> None:
+    """Prepares a process, which has so many workers of its own."""
+    os.environ[VARIABLE] = str(workers)
+
+
+def _tuned_by_name(name: str, target: str, seconds: float) -> str:
+    """The same in another process, to which a function cannot be sent."""
+    case = next(case for case in seed_cases(target, (name,)) if case.name == name)
+    return _tuned(case, target, seconds)
+
+
 def _tuned(case: SeedCase, target: str, seconds: float) -> str:
     """Tunes a case; what went wrong, or an empty text."""
     torch._dynamo.reset()  # else sizes that differ from the case before are taken for unknown
@@ -76,7 +106,8 @@ def _tuned(case: SeedCase, target: str, seconds: float) -> str:
         inputs = [
             torch.randn(shape, generator=made, device=target, dtype=dtype) for shape in case.shapes
         ]
-        tune(case.function, *inputs, seconds=seconds)
+        with seeds_left_out():
+            tune(case.function, *inputs, seconds=seconds)
     except (BlockbusterError, RuntimeError) as error:
         return f"left out: {error}"
     return ""
