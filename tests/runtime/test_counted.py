@@ -20,8 +20,8 @@ from blockbuster_fusion.nest.nest import For, Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.runtime.c.counted import counted
 from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.work import work_of
 from blockbuster_fusion.tools.examples import EXAMPLES
 from helpers import lookup_programs, placed_programs
 from helpers.attention_forms import FORMS

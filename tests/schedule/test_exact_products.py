@@ -14,7 +14,8 @@ from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import known
-from blockbuster_fusion.schedule.work import Work, work_of
+from blockbuster_fusion.schedule.count_work import work_of
+from blockbuster_fusion.schedule.work import Work
 
 H200 = known()["h200"]
 KEPT = Path(__file__).parents[2] / "benchmarks" / "results" / "exact_products_h200.json"

@@ -13,10 +13,10 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.schedule.cost import predicted
+from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.schedule.times import CountedKernels, total
-from blockbuster_fusion.schedule.work import work_of
 
 H200 = known()["h200"]
 o = bb.ops

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds, main_bytes, residents
 from blockbuster_fusion.schedule.joined import joined_work
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.work import Work, work_of
+from blockbuster_fusion.schedule.work import Work
 
 
 @dataclass(frozen=True, slots=True)

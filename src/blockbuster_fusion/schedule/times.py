@@ -11,9 +11,10 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
+from blockbuster_fusion.schedule.count_work import work_with
 from blockbuster_fusion.schedule.kernel_facts import KernelFacts
 from blockbuster_fusion.schedule.schedule import Schedule, left_out
-from blockbuster_fusion.schedule.work import Work, work_with
+from blockbuster_fusion.schedule.work import Work
 
 PREDICTED = ("warps", "stages", "programs", "described", "early", "threads")
 """The options of a schedule that the time of a launch depends on."""

@@ -9,7 +9,7 @@ from blockbuster_fusion.plans.plan import Launch
 from blockbuster_fusion.plans.predicted import touched
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.schedule.cost import Seconds, predicted
-from blockbuster_fusion.schedule.work import work_of
+from blockbuster_fusion.schedule.count_work import work_of
 
 
 @dataclass(frozen=True)
