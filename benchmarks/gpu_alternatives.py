@@ -46,7 +46,7 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.runtime.measuring import measuring
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.machines import machine_for

@@ -25,7 +25,7 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose, executable_of
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.runtime.workers import Workers, usual_workers
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.compiling import compile_choices
 

@@ -37,9 +37,10 @@ from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.runtime.machines import this_cpu
+from blockbuster_fusion.schedule.config import GRIDS, Config
 from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.count_work import work_of
-from blockbuster_fusion.schedule.space import GRIDS, Config, Space
+from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
 

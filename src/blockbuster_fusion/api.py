@@ -13,7 +13,7 @@ from blockbuster_fusion.interp.runner import interpreted
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.plans.programs import plan_program, planned_config
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation

@@ -23,9 +23,9 @@ from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.tiles import fitted
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.defaults import all_tiles, assumed_lengths, default_tiles
 from blockbuster_fusion.schedule.schedule import Schedule, each_kernel, scheduled
-from blockbuster_fusion.schedule.space import Config
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ from blockbuster_fusion.runtime.executable import Executable, Runner
 from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import NARROW, Storage, stored_as
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.defaults import by_estimate, default_tiles
 from blockbuster_fusion.schedule.early import can_start_early
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.snapshots import Snapshot, chosen_snapshots
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.schedule.target_model import model_for
 
 T = TypeVar("T")
@@ -178,7 +178,7 @@ def compile(
     the least estimated time. `unit` names axes that have one block, `tiles` gives block sizes;
     schedule/defaults.py says what they are where nothing is said. `schedule` says how loops are run
     (schedule/schedule.py): by default, on a CPU the outer parallel loops are the grid, on a GPU
-    all. `config` has snapshot, tiles and schedule at once (schedule/space.py), as tuning gives it.
+    all. `config` has snapshot, tiles and schedule at once (schedule/config.py), as tuning gives it.
     `lengths` has lengths that sizes may have in calls, the usual one first: `{"M": (16, 1, 4096)}`.
     Configurations are then searched for each, and serve the sizes near it; for the CPU only.
     `threads` is for the CPU: by default, all that there are.

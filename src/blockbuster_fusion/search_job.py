@@ -29,8 +29,8 @@ from blockbuster_fusion.machine.machine import Machine, from_mapping
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.workers import shared_workers
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds, error_of, predicted
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.worker import SEARCH
 
 

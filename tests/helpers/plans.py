@@ -15,8 +15,8 @@ from blockbuster_fusion.plans.plan import (
 )
 from blockbuster_fusion.report.collect import report_of
 from blockbuster_fusion.report.report import Note, Report
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 
 LOST = "kernels may be faster, but by less than the error of their time"
 

@@ -16,7 +16,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.plans.text import why_text
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.torch import part_choices
 from blockbuster_fusion.torch.planned import steps as planned_steps
 from helpers.compilations import forget_parts

@@ -6,8 +6,8 @@ import pytest
 
 from blockbuster_fusion.plans.folds import Fold, digest, folds, titled
 from blockbuster_fusion.plans.plan import Kernels, Step
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 
 
 def step(region: str, name: str = "gelu", number: int = 0) -> Step:

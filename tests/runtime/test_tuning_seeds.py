@@ -13,7 +13,7 @@ from blockbuster_fusion.runtime import tuning_seeds
 from blockbuster_fusion.runtime.generator import SOURCES, digest_of, generator_version
 from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, Key, Record, entries
 from blockbuster_fusion.runtime.tuning_seeds import made_seed, seed_file, seed_for, seed_name
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 
 CPU = Machine(
     "a CPU",

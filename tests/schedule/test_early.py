@@ -19,10 +19,10 @@ from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds, predicted, predicted_launch
 from blockbuster_fusion.schedule.early import LONGEST, may_be_early
 from blockbuster_fusion.schedule.schedule import FLAGS, Schedule
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.schedule.work import Work
 from helpers.early_kernels import CASES
 from helpers.together import TOGETHER

@@ -15,11 +15,11 @@ from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.printers.triton.launch_plan import options_of
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.gpu import residents, runs_ahead
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.schedule.work import Work
 from helpers.shared_kernels import rotated_attention
 

@@ -10,8 +10,8 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.space import Config
 
 H200 = known()["h200"]
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "column_sums_h200.json"

@@ -10,11 +10,11 @@ from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import predicted, predicted_launch
 from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.joined import KEPT, LEAST, OF_A_PROGRAM, SUMMED, joined_work
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.schedule.work import Work
 from helpers.together import LARGE, WIDTHS, Together
 

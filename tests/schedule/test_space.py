@@ -18,12 +18,13 @@ from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.nest.analysis.thread_blocks import Sharing, sharing
 from blockbuster_fusion.nest.nest import For, Load
 from blockbuster_fusion.printers.triton.launch_plan import KernelPlanner
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.gpu import gpu_seconds, residents, stream_warps
 from blockbuster_fusion.schedule.schedule import LAUNCH, Schedule
 from blockbuster_fusion.schedule.search import searched
-from blockbuster_fusion.schedule.space import Config, Space
+from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.schedule.times import CountedKernels
 from blockbuster_fusion.schedule.work import Work
 from helpers.machines import FOUR_CORES

@@ -21,8 +21,8 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
 from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, entries
 from blockbuster_fusion.runtime.tuning_seeds import Seed, made_seed, seed_file, seed_name
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import Forecast
 from blockbuster_fusion.source_digest import source_digest
 from blockbuster_fusion.torch import seed, seed_cases, tuned

@@ -14,9 +14,9 @@ from blockbuster_fusion.errors import BadConfig, WrongKind
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.runtime import tuning_database
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch import tuned
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.rivals import choose as choose_rivals

@@ -13,8 +13,8 @@ from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
 from blockbuster_fusion.plans.records import from_data, to_data, to_text
 from blockbuster_fusion.runtime.ranges import Scale
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.partition import Certificate
 
 FORMAT = 1

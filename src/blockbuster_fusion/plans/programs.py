@@ -29,9 +29,9 @@ from blockbuster_fusion.plans.predicted import Predicted, touched
 from blockbuster_fusion.plans.within import stored_within
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.machines import this_cpu
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import predicted_launch
 from blockbuster_fusion.schedule.count_work import work_of
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.version import __version__
 
 USUAL_GPU = "h200"

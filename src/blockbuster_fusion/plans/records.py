@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from blockbuster_fusion.errors import BadConfig, BadPlan
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 
 T = TypeVar("T")
 

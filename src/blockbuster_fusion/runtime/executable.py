@@ -14,7 +14,7 @@ from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.arrays import ArrayLibrary
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 
 Sizes = Sequence[tuple[Axis, int]]
 """The lengths of some axes."""

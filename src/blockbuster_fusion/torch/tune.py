@@ -24,8 +24,8 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.runtime.workers import check_workers
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.cluster import Cluster, tuner_for
 from blockbuster_fusion.torch.rivals.tuning import MOST_TRIED, Subject

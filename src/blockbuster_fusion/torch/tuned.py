@@ -19,7 +19,7 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database, uses_seeds
 from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, config_text
 from blockbuster_fusion.runtime.tuning_seeds import Seed, seed_for, seed_name, seeds
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.search_job import forecast
 from blockbuster_fusion.source_digest import source_digest
 from blockbuster_fusion.version import __version__

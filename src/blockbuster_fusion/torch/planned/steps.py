@@ -25,8 +25,8 @@ from blockbuster_fusion.plans.plan import (
 )
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.called import called
 from blockbuster_fusion.torch.capture.nodes import (

@@ -12,8 +12,8 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tuning_database import Record
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.search_job import Forecast, forecast
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.rivals.estimate import Estimate

@@ -28,7 +28,7 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tensors import STORED
 from blockbuster_fusion.runtime.tuning_records import FORMAT, to_entry
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.part_inputs import counted_like
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner

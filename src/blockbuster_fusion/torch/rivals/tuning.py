@@ -34,7 +34,8 @@ from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database
 from blockbuster_fusion.runtime.tuning_records import NO_KERNELS, now
 from blockbuster_fusion.runtime.workers import Workers, usual_workers
-from blockbuster_fusion.schedule.space import Config, Space
+from blockbuster_fusion.schedule.config import Config
+from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.source_digest import source_digest
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.from_array_program import torch_program
