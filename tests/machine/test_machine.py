@@ -81,3 +81,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_the_origin_of_figures_is_not_compared() -> None:
     assert replace(SMALL, source="another") == SMALL
+
+
+def test_figures_that_may_be_left_out_are_given_by_name() -> None:
+    """The time to wake a CPU's cores was once taken for that of early launches."""
+    needed = [getattr(SMALL, name) for name in ("name", "target", "processors", "memories")]
+    with pytest.raises(TypeError):
+        Machine(*needed, SMALL.rates, 0.0, 0.0, 1e-6)  # type: ignore[misc]

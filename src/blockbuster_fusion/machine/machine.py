@@ -7,7 +7,7 @@ that good code reaches, not those of a data sheet.
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Machine:
     """Seconds of the host for one kernel."""
     step: float
     """Seconds of the device between two kernels that are launched together."""
+    _: KW_ONLY
     early: float = 0.0
     """Seconds of `step` that a GPU saves if a kernel starts before the one before it has ended. It
     is 0 for those without such launches."""

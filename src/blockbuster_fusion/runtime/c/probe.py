@@ -64,7 +64,7 @@ def probe_cpu(threads: int) -> Machine:
         rates,
         launch,
         0.0,
-        wake,
+        wake=wake,
         instructions=library.instructions().decode("ascii"),
         source=f"measured {time.strftime('%Y-%m-%d')}, threads: {threads}",
     )
