@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 import blockbuster_fusion as bb
