@@ -138,9 +138,7 @@ class _WeighedGraph:
     @property
     def mispredicted(self) -> bool:
         """True if kernels of a GPU are slower than they counted for; their times are noted."""
-        if self.chooser is None:
-            return False
-        return mispredicted(self.chooser.estimates, self.parts, self.groups)
+        return self.chooser is not None and mispredicted(self.chooser, self.groups)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -184,11 +182,16 @@ def _corrected(
     weighing: Weighing,
     constants: Constants | None,
 ) -> _WeighedGraph:
-    """A graph whose parts are selected again if chosen kernels are slower than predicted."""
+    """A graph whose parts are selected again if chosen kernels are slower than they counted for.
+
+    So kernels may be tried that win by less than the error of predictions. The last selection
+    tries nothing more.
+    """
     is_chosen = options.library != "never" and options.plan is None and not weighing.measures
     is_gpu = options.target_of(module.graph.nodes) == "cuda"
     for _ in range(MOST if is_chosen and is_gpu else 0):
-        made = _WeighedGraph(_copied(module), static, options, weighing, constants)
+        trying = replace(weighing, tries=True)
+        made = _WeighedGraph(_copied(module), static, options, trying, constants)
         if not made.mispredicted:
             return made
     return _WeighedGraph(module, static, options, weighing, constants)

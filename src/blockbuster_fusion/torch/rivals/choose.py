@@ -37,7 +37,6 @@ from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.custom import found_custom
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.fusers import (
-    CAREFUL,
     CUSTOM,
     EVEN,
     HOPEFUL,
@@ -133,9 +132,8 @@ class Chooser(PartWeigher):
 
     def kernels(self, units: Units, nodes: Sequence[Node]) -> KernelFuser:
         """The kernels that may run some units."""
-        floors, attitude = Floors(units, self.machine), EVEN if self.measures else CAREFUL
-        times = (self.estimate, self.parts.search_ahead)
-        return KernelFuser(units, nodes, floors, *times, attitude=attitude)
+        floors, times = Floors(units, self.machine), (self.estimate, self.parts.search_ahead)
+        return KernelFuser(units, nodes, floors, *times, attitude=self.weighing.attitude)
 
     def selection(self, units: Units, *fusers: Fuser, most: int | None = None) -> Selection:
         """A selection that prices at most some candidates: by default, as the options say."""
@@ -184,10 +182,10 @@ class Chooser(PartWeigher):
             fusers, measured = (library, *others), len(kernels.measured)
             selected = self.selection(units, kernels, *fusers, most=most).cheapest(captured)
             hopeful = selected
-            if kernels.attitude == CAREFUL and self.looks_closer:
+            if not self.measures and self.looks_closer:
                 hoping = replace(kernels, attitude=HOPEFUL)
                 hopeful = self.selection(units, hoping, *fusers, most=most).cheapest(captured)
-            is_same = len(kernels.measured) == measured or kernels.attitude != CAREFUL
+            is_same = len(kernels.measured) == measured or self.measures
             is_settled = not self.refined(kernels, hopeful) and is_same
             if is_settled and not self.lost_later(kernels, selected):
                 return selected

@@ -1,11 +1,12 @@
 """Corrects predictions by measurements: of the kernels that a selection has chosen.
 
 A selection takes what is predicted to be fast, so it finds the predictions that are wrong. Kernels
-of a GPU are compiled before the first call anyway. Each is run a few times then. If one is slower
-than it counted for, its time is kept, and the parts are selected again.
+of a GPU are compiled before the first call anyway. Each is run a few times then, and its time is
+kept. If some are slower than they counted for, the parts are selected again.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import cycle
 
@@ -17,38 +18,42 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.options import device_of
-from blockbuster_fusion.torch.rivals.estimates import Estimates
+from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
 from blockbuster_fusion.torch.rivals.weighing import MEASURED
 
 MOST = 2
 """The number of times that parts are selected again."""
+NOTABLE = 0.01
+"""The share of a graph's time by which kernels may be slower than they counted for."""
 MOST_COPIES = 16
 """The number of inputs that calls take in turns, so that each comes from memory."""
 
 
-def mispredicted(estimates: Estimates, parts: PartCompiler, groups: Sequence[Group]) -> bool:
-    """Measures the chosen kernels; True if some are slower than they counted for.
+def mispredicted(chooser: Chooser, groups: Iterable[Group]) -> bool:
+    """Measures the chosen kernels; True if they are slower than they counted for, notably.
 
     Their times are noted.
     """
-    found = False
-    seen: dict[int, Fused] = {}
+    equal: dict[int, list[Fused]] = {}
     for fused in (g for g in groups if isinstance(g, Fused)):
-        seen.setdefault(id(fused.executable), fused)
-    for fused in seen.values():
-        known = estimates.of(fused.part.nodes)
-        if known.basis != "predicted":
-            continue
-        spent = _measured(parts, fused)
-        if spent.device > known.seconds.device * known.error:
-            told = (fused.part.expressed.program.name, spent, known.seconds)
-            log.info("%s takes %s, not %s as predicted", *told)
-            seconds = Seconds(spent.device, known.seconds.host)
-            made = replace(known, seconds=seconds, basis="measured", error=MEASURED)
-            estimates.note(fused.part.nodes, made)
-            found = True
-    return found
+        equal.setdefault(id(fused.executable), []).append(fused)
+    libraries = {id(x): x.library.device for x in chooser.parts.libraries.values()}
+    whole, excess = sum(libraries.values()), 0.0
+    for alike in equal.values():
+        nodes = alike[0].part.nodes
+        known = chooser.estimates.of(nodes)
+        spent = known.seconds
+        if known.basis == "predicted":
+            spent = Seconds(_measured(chooser.parts, alike[0]).device, spent.host)
+            told = (alike[0].part.expressed.program.name, spent.device, known.seconds.device)
+            log.info("%s: measured %.3g s, predicted %.3g s", *told)
+            counted = known.seconds.device * math.pow(known.error, chooser.weighing.attitude)
+            excess += len(alike) * max(0.0, spent.device - counted)
+            made = replace(known, seconds=spent, basis="measured", error=MEASURED)
+            chooser.estimates.note(nodes, made)
+        whole += len(alike) * spent.device
+    return excess > NOTABLE * whole
 
 
 def _measured(parts: PartCompiler, fused: Fused) -> Seconds:

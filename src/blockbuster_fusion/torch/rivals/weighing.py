@@ -1,10 +1,12 @@
 """The terms on which kernels are weighed against PyTorch's operators."""
 
+import math
 from dataclasses import dataclass, field
 
 from blockbuster_fusion.schedule.cost import ERRORS
 from blockbuster_fusion.torch.rivals.composites import Called
 from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.fusers import CAREFUL, EVEN, TRYING
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 
 MEASURED = 1.02
@@ -33,6 +35,8 @@ class Weighing:
 
     measures: bool = False
     """True to measure kernels rather than to predict their times."""
+    tries: bool = False
+    """True if the kernels that win are measured, and lose again if they are slower."""
     replayed: bool = False
     """True if launches are replayed, so that the time of the host does not count."""
     called: Called = field(default_factory=dict)
@@ -49,9 +53,16 @@ class Weighing:
     trial_time: TrialTime = field(default_factory=TrialTime, compare=False)
     """The time for measuring kernels once; all graphs and plans of a model share it."""
 
+    @property
+    def attitude(self) -> float:
+        """The power of their error with which predictions count."""
+        if self.measures:
+            return EVEN
+        return TRYING if self.tries else CAREFUL
+
     def margin(self, target: str, *, has_product: bool) -> float:
-        """The factor by which the least time of kernels must win: the error of predictions."""
-        return 1.0 if self.measures else ERRORS[target][has_product]
+        """The factor by which the least time of kernels must win: the error that counts."""
+        return math.pow(ERRORS[target][has_product], self.attitude)
 
     def call_cost(self, target: str) -> float:
         """Seconds of a call beside the parts of a graph."""
