@@ -158,8 +158,8 @@ def gelu(x: Array, approximate: str = "none") -> Array:
         return elementwise(lambda t: 0.5 * t * (1 + call("erf", t * 2**-0.5)), x)
     if approximate != "tanh":
         raise TraceError(op="gelu", problem=f"approximate is 'none' or 'tanh', not {approximate!r}")
-    c = (2 / np.pi) ** 0.5
-    return elementwise(lambda t: 0.5 * t * (1 + call("tanh", c * (t + 0.044715 * t**3))), x)
+    c = 2 * (2 / np.pi) ** 0.5  # 0.5 * (1 + tanh(u)) is the sigmoid of 2u
+    return elementwise(lambda t: t / (1 + call("exp", -c * (t + 0.044715 * t**3))), x)
 
 
 def leaky_relu(x: Array, slope: Any = 0.01) -> Array:

@@ -54,8 +54,9 @@ def lower_to_nest(graph: Graph, name: str = "kernel", *, grid: str = "all") -> N
     """The program as kernels, before any pass over them.
 
     `grid` is the part of nested parallel loops that becomes the grid. "all" gives the most
-    programs. "outer" ends with the first loop over blocks, so that nothing is computed twice. With
-    "one" there is no grid: one program runs all maps between two misc operators.
+    programs. "outer" ends with the first loop over blocks, or before it if other loops stand beside
+    it in the grid: nothing is computed twice. With "one" there is no grid: one program runs all
+    maps between two misc operators.
     """
     return _Program(graph, name, grid).nest()
 

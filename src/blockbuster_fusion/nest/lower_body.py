@@ -386,7 +386,7 @@ class BodyBuilder:
 
     def map(self, i: int, node: Node, op: Map) -> None:
         in_grid = self.grid is not None and not op.reduces and not op.scans and op.first == 0
-        in_grid = in_grid and self.yields_only(i)
+        in_grid = in_grid and self.yields_only(i) and not self.computes_anew(i, op)
         # the variable of a grid holds in the whole kernel: no loop before has its name
         around = self.names.variables.get(op.dim, ()) if in_grid else self.loops
         index = Index(self.names.variable(op.dim, (*self.loops, *around)), op.dim)
@@ -483,6 +483,15 @@ class BodyBuilder:
         private = any(t.is_buffered for j in others for t in self.graph[j].types)
         alone = all(out.value.node == i for out in self.graph.outputs)
         return alone and not self.graph.users[i] and not private
+
+    def computes_anew(self, i: int, op: Map) -> bool:
+        """True if programs for blocks of a map would each run the other loops beside it.
+
+        That is to be avoided in an outer grid, unless it has no other loops.
+        """
+        if self.around is None or self.grid != "outer" or not op.dim.packed:
+            return False
+        return any(isinstance(self.graph.op(j), Map) for j in self.graph.nodes if j != i)
 
 
 def _compute(tile: Tile, expr: Expr, operands: Sequence[Tile]) -> Compute:

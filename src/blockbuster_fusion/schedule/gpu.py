@@ -365,7 +365,9 @@ def _moving(
     home = cache if home is first else home
     own = work.own * programs
     others = max(0.0, own - work.arrays)
-    again = max(0.0, work.passed - max(own, work.arrays))
+    again = max(0.0, work.passed - work.scratch - max(own, work.arrays))
+    # Scratch memory is written and read: half of its bytes are its size.
+    is_held = work.arrays + work.scratch / 2 <= cache.size * CACHED
     runs_ahead = bool(work.multiplying or work.streaming)
     near = work.common <= COMMON * first.size and not runs_ahead
     common = min(others, work.common * (programs - 1)) if near else 0.0
@@ -387,9 +389,11 @@ def _moving(
     both = runs_ahead or work.is_scattered
     short = max(0.0, 1 - work.piece / LONG_PIECE)
     once = work.arrays * (1 + broken + (0.0 if both else CUT_BESIDE * short))
-    parts = ((once, home), (others, cache), (common, first), (again, nearest))
+    parts = [(once, home), (others, cache), (common, first), (again, nearest)]
+    parts += [(work.scratch, cache if is_held else main)]
     if both:  # memories are busy at a time
         from_memory = max(once, main_bytes(work, machine, here)) / rate(main)
+        from_memory += 0.0 if is_held else work.scratch / rate(main)
         if work.is_scattered or (work.multiplying and not work.products):  # with vectors
             from_memory *= 1 + CUT * short
         return max(from_memory, sum(size for size, _ in parts) / rate(cache))

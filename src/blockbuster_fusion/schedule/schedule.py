@@ -53,8 +53,8 @@ class Schedule:
     grid: Grid = "all"
     """The parallel loops that become the grid. With "all", every nested parallel loop is in the
     grid, which gives the most programs. With "outer", the grid ends with the first loop over
-    blocks, so that nothing is computed twice. With "one", one program runs all loops: small arrays
-    take one launch."""
+    blocks, or before it if other loops stand beside it in the grid: nothing is computed twice. With
+    "one", one program runs all loops: small arrays take one launch."""
     order: tuple[str, ...] = ()
     """The loops of a grid from the slowest to the fastest, by the labels of their dims or by axes.
     Loops that are not named stay where the program has them (nest/passes/order_grid.py)."""

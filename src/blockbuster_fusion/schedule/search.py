@@ -136,9 +136,9 @@ class _Search:
 
     def share(self, best: Found) -> None:
         """Looks at reductions that more and more programs share, until more of them are slower."""
-        several: dict[tuple[str, ...], list[Schedule]] = {}
+        several: dict[object, list[Schedule]] = {}
         for split in self.splits(best):
-            several.setdefault(tuple(split.split), []).append(split)
+            several.setdefault((*split.split, split.apart), []).append(split)
         for splits in several.values():
             least = math.inf
             for split in sorted(splits, key=lambda x: sum(x.split.values())):
@@ -150,15 +150,18 @@ class _Search:
     def splits(self, best: Found) -> list[Schedule]:
         """The schedules that share the reductions of one that leaves the machine idle.
 
-        On a GPU, also of one that would do so with long rows, which are read faster.
+        On a GPU, also of one that would do so with long rows, which are read faster; and with what
+        reads the results of the reductions in a kernel of its own.
         """
         nest, _ = self.lower(best.schedule)
         space, target = Space(nest, self.extents, self.machine), self.machine.target
         tiles = [best.tiles, *([{**best.tiles, **space.long_rows}] if target == "cuda" else [])]
         kernels = map(self.kernels.counted, nest.kernels)
         fewest = min(kernel.work(some).programs for kernel in kernels for some in tiles)
-        splits = space.splits(fewest)
-        return [replace(best.schedule, split=split) for split in splits]
+        made = [replace(best.schedule, split=split) for split in space.splits(fewest)]
+        if target == "cuda" and not best.schedule.apart:
+            made += [x for split in made if self.adds(split, x := replace(split, apart=True))]
+        return made
 
     def transpose(self, best: Found) -> None:
         """Looks at the transposes of products with few rows, with the same tiles."""

@@ -6,6 +6,7 @@ accumulators are plain sums, the shares may be added into one buffer atomically 
 """
 
 from dataclasses import replace
+from itertools import count
 
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -42,15 +43,25 @@ def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) 
     """Shares each reduction over an axis among `parts` programs."""
     steps: list[NestStep] = []
     for step in nest.steps:
-        found = reduction_loop(step, axis) if isinstance(step, Kernel) else None
-        if isinstance(step, Kernel) and found is not None:
-            steps += _Split(step, *found, parts, atomic).steps()
-        else:
-            steps.append(step)
+        steps += _all_split(step, axis, parts, atomic) if isinstance(step, Kernel) else [step]
     if len(steps) == len(nest.steps):
         what = f"no kernel gathers along {axis} in a loop that stands right in its grid"
         raise NoKernel(what=what, remedy="split another axis")
     return buffers_between(replace(nest, steps=tuple(steps)))
+
+
+def _all_split(kernel: Kernel, axis: str, parts: int, atomic: bool) -> list[NestStep]:
+    """A kernel with all its reductions over an axis split, one after the other."""
+    steps: list[NestStep] = []
+    name = f"{kernel.name}_parts"
+    for number in count(1):
+        found = reduction_loop(kernel, axis)
+        if found is None:
+            break
+        own = name if number == 1 else f"{name}{number}"
+        shared, kernel = _Split(kernel, *found, parts, atomic).kernels(own)
+        steps += shared
+    return [*steps, kernel]
 
 
 def buffers_between(nest: Nest) -> Nest:
@@ -124,21 +135,20 @@ class _Split:
         """The places of one share, or of a block of shares."""
         return access_of_share(self.kernel, self.buffers[tile], tile, self.all, part)
 
-    def steps(self) -> list[NestStep]:
+    def kernels(self, name: str) -> tuple[list[NestStep], Kernel]:
+        """The kernel of the shares, which gets a name, and the one that combines them."""
         kernel, body = self.kernel, self.kernel.body
         shares: list[Statement] = [
             Store(self.access(tile, self.share.index), tile, self.atomic) for tile in self.buffers
         ]
         loop = replace(self.loop, share=self.share)
         before = rebuilt(body[: self.at], _without_results)
-        first = Kernel(
-            f"{kernel.name}_parts", (*kernel.grid, self.share.index), (*before, loop, *shares)
-        )
+        first = Kernel(name, (*kernel.grid, self.share.index), (*before, loop, *shares))
         gathering = self.loaded() if self.atomic else self.combined()
         filled = [s for s in body[: self.at] if not (self.atomic and self.is_start(s))]
         second = replace(kernel, body=(*filled, *gathering, *body[self.at + 1 :]))
         clears: list[NestStep] = [Clear(b) for b in self.buffers.values()] if self.atomic else []
-        return [*clears, remove_dead_code(first), remove_dead_code(second)]
+        return [*clears, remove_dead_code(first)], remove_dead_code(second)
 
     def is_start(self, statement: Statement) -> bool:
         return isinstance(statement, Fill) and statement.tile in self.buffers

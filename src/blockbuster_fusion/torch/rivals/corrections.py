@@ -14,12 +14,13 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.choose import Chooser
-from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.rivals.timing import launcher, measured, randomised
 from blockbuster_fusion.torch.rivals.weighing import MEASURED
 
 MOST = 2
@@ -60,13 +61,21 @@ def _measured(parts: PartCompiler, fused: Fused) -> Seconds:
     """The time of the kernels of a part, with inputs that the second cache does not hold."""
     device = device_of(fused.part.nodes)
     with _disable_current_modes(), torch.no_grad():
-        given, sizes = parts.examples(fused.part, device)
+        given, sizes = _inputs(parts, fused, device)
         size = sum(x.numel() * x.element_size() for x in given)
         room = 2 * parts.machine(device.type).memories[-2].size
         count = max(1, min(MOST_COPIES, int(room // max(size, 1))))
         calls: list[Callable[[], object]] = [launcher(fused.executable, given, sizes, device)]
         for _ in range(count - 1):
-            other, _ = parts.examples(fused.part, device)
+            other, _ = _inputs(parts, fused, device)
             calls.append(launcher(fused.executable, other, sizes, device))
         turn = cycle(calls)
         return measured(lambda: next(turn)(), device)
+
+
+def _inputs(
+    parts: PartCompiler, fused: Fused, device: torch.device
+) -> tuple[list[torch.Tensor], Sizes]:
+    """Random inputs of a part, and its sizes."""
+    given, sizes = parts.examples(fused.part, device)
+    return [randomised(x) for x in given], sizes

@@ -29,7 +29,7 @@ from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.plan.products import CALLED_FROM_C
 from blockbuster_fusion.torch.rivals.collective_times import collective_time
 from blockbuster_fusion.torch.rivals.composites import Composite
-from blockbuster_fusion.torch.rivals.timing import Timing, timed
+from blockbuster_fusion.torch.rivals.timing import Timing, randomised, timed
 from blockbuster_fusion.torch.tuned import versions
 
 Call = Callable[[], object]
@@ -190,12 +190,15 @@ class LibraryTimes:
         return self.length(as_size(given)) if isinstance(given, torch.SymInt) else given
 
     def array(self, node: Node, fill: int = 1) -> torch.Tensor:
-        """An array like the fake one of a node: ones, or what integers are to be filled with."""
+        """An array like the fake one of a node: ones, or what integers are to be filled with.
+
+        On a GPU it has random numbers: products of equal ones take less power, and so less time.
+        """
         fake = tensor_of(node)
         shape, strides = ([*map(self._number, x)] for x in (fake.shape, fake.stride()))
         made = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
         is_integer = not fake.dtype.is_floating_point and fake.dtype is not torch.bool
-        return made.fill_(fill if is_integer else 1)
+        return randomised(made.fill_(fill if is_integer else 1))
 
 
 class _Arrays:

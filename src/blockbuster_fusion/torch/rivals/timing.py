@@ -35,6 +35,9 @@ MOST_CALLS = 200
 CYCLES = 2_000_000
 """The cycles for which a GPU sleeps while calls are queued: about a millisecond."""
 
+RANDOM = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The dtypes of arrays that random numbers fill."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -109,6 +112,18 @@ def _on_gpu(call: Callable[[], object]) -> Seconds:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def randomised(x: torch.Tensor) -> torch.Tensor:
+    """The array, filled with random numbers if it is one of a GPU that is to be timed.
+
+    The numbers are the same in each process, and the user's generator is left alone.
+    """
+    if x.is_cuda and x.dtype in RANDOM and x.numel():
+        ends = [(n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)]
+        whole = x.as_strided((1 + sum(ends),), (1,))  # elements may lie in the same place
+        whole.normal_(generator=torch.Generator(x.device).manual_seed(0))
+    return x
 
 
 def launcher(

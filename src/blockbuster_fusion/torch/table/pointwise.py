@@ -273,8 +273,8 @@ def _gelu(
 ) -> PositionalArray:
     if approximate == "none":
         return p.elementwise(lambda t: 0.5 * t * (1 + call("erf", t * 2**-0.5)), x)
-    c = (2 / math.pi) ** 0.5
-    return p.elementwise(lambda t: 0.5 * t * (1 + call("tanh", c * (t + 0.044715 * t**3))), x)
+    c = 2 * (2 / math.pi) ** 0.5  # 0.5 * (1 + tanh(u)) is the sigmoid of 2u
+    return p.elementwise(lambda t: t / (1 + call("exp", -c * (t + 0.044715 * t**3))), x)
 
 
 @pointwise("leaky_relu")
