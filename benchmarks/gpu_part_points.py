@@ -167,8 +167,8 @@ def part(sizes: tuple[int, ...], operator: str, points: Iterable[Point], **wishe
     return Part(f"{LAYER} {'x'.join(map(str, sizes))}", (*points,), operator, **wishes)
 
 
-HALVES = {"apart": ((UP, DOWN),)}
 GATED = {"together": (("mm", "silu", "mm_1"),)}
+HALVES = {**GATED, "apart": ((UP, DOWN),)}
 UNFUSED = {"apart": (("mm", UP, DOWN),)}
 PARTS: dict[str, Part] = {
     "SwiGLU: up, 1x4096": part((1, *WIDE), UP, up_of_one_row()),

@@ -52,6 +52,11 @@ blocks at once: they are laid out anew, and summed across warps."""
 PASSED_ON = 8.0
 """The additions that a number takes for each product with few rows, if it is computed with in the
 same step: it goes from registers to shared memory, and back to each warp."""
+DEEP = 16
+"""The numbers of a row that tensor cores multiply at once, with few rows."""
+BEFORE = 3.0
+"""The products of that many numbers that take as long as threads wait for each other and for the
+first operands in a step."""
 AT_A_TIME = 8
 """The rows of an operand that tensor cores read at a time."""
 
@@ -273,8 +278,15 @@ class _Count(BlockSizes):
         )
 
     def note_vectors(self, body: BodyFacts) -> None:
-        """Notes the vectors that a step multiplies with all of a row, one number each."""
+        """Notes the vectors that a step multiplies with all of a row, one number each.
+
+        Beside products of matrices, all vectors count.
+        """
         products = [s for s in body.products if s not in self.facts.dots]
+        if len(products) < len(body.products):
+            vectors = [s for s in body.loads if len(s.tile.spans) == 1]
+            lengths = (self.elements(s.tile) * s.source.buffer.dtype.bytes for s in vectors)
+            self.work.beside = min([self.work.beside, *lengths])
         loaded = {s.tile: s.source for s in body.loads if isinstance(s, Load)}
         for sides in ((s.left, s.right) for s in products):
             for vector, block in (sides, sides[::-1]):
@@ -310,6 +322,8 @@ class _Count(BlockSizes):
             work.has_twins, read = True, read - rows
         self.rows_read.add(product.first)
         if not is_grouped:
+            steps = times / (work.programs * work.busy)
+            work.in_a_row = max(work.in_a_row, steps * (depth / DEEP + BEFORE))
             row = depth * own.bytes
             merged = [len(x) > 1 for x in (product.rows, product.columns, statement.summed)]
             first, second = (conflicts(row, merged=x or merged[2]) for x in merged[:2])

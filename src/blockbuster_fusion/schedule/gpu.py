@@ -68,6 +68,8 @@ TRANSPOSED = 0.97
 same few columns, and each has rows of its own."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
+IN_A_ROW = 17e-9
+"""The seconds until tensor cores have added a product of few rows, some 33 cycles."""
 EXACT, EACH_EXACT = {False: 0.78, True: 0.4}, 32
 """The share of the vector rate that exact products reach, by whether an operand is computed, and
 the accumulators of a thread with which they do. With fewer, a thread reads more operands; with
@@ -91,6 +93,9 @@ kernels without loops and folds: the first programs only load, and the last ones
 HIDDEN = {False: 0.8, True: 0.98}
 """The share of the waiting for blocks, or of the rest, that the other hides: by whether several
 blocks are being loaded at a time."""
+MIXED = 1.0
+"""The waiting of a step that computes with operands: they go from registers to shared memory, and
+products wait for all threads. Blocks are loaded meanwhile."""
 FLOODED, MOST_AHEAD = 1.04, 128 << 10
 """The factor for products with few rows whose blocks on their way to one processor have more bytes
 than this."""
@@ -217,12 +222,13 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
 def runs_ahead(work: Work, warps: int) -> bool:
     """True if the loads of steps with products run ahead.
 
-    A vector across the rows of a block does not, if a thread has less than a word of it: the
-    threads share it out, or each has that of its own rows.
+    A vector does not, if a thread has less than a word of it: the threads share it out. Of one
+    across the rows of a block, each thread may have that of its own rows.
     """
     threads = 32 * warps
     of_rows = min(threads, work.along / VECTOR_BYTES)
-    return work.across >= WORD * (threads if of_rows < threads else 1)
+    across = work.across >= WORD * (threads if of_rows < threads else 1)
+    return across and work.beside >= WORD * threads
 
 
 def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
@@ -251,10 +257,6 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     slower += TWINS if work.has_twins and not goes_on else 0.0
     computing *= 1 - OVERLAP[True] if goes_on else 1.0  # the other program multiplies meanwhile
     computing += _multiplying(work, machine, here, programs) * (1.0 + slower) * share
-    moving = _moving(work, machine, here, programs, at_a_time)
-    longer, shorter = max(moving, computing), min(moving, computing)
-    if not work.products:
-        longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
     mean_rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(mean_rounds) if mean_rounds < 4 else mean_rounds
     in_time = runs_ahead(work, here.warps)
@@ -265,7 +267,13 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     stages = max(1, here.stages - 1) if in_time else 1
     running = work.multiplying + work.streaming - bool(work.spread)  # without the first
     ahead = rounds * running * arriving / stages
-    is_serial = work.is_mixed or (here.stages == 1 and bool(work.products))
+    if work.is_mixed:
+        computing += rounds * running * (MIXED + (0.0 if in_time else LATE)) * machine.latency
+    moving = _moving(work, machine, here, programs, at_a_time)
+    longer, shorter = max(moving, computing), min(moving, computing)
+    if not work.products:
+        longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
+    is_serial = here.stages == 1 and bool(work.products)
     hidden = 0.0 if is_serial else HIDDEN[stages > 1] * min(longer, ahead)
     longer = (longer + ahead - hidden) * (PARTS if work.has_parts and work.products else 1.0)
     has_turns &= computing > moving  # else the memory has the last word
@@ -325,7 +333,8 @@ def _crossing(work: Work, warps: int) -> float:
 def _multiplying(work: Work, machine: Machine, here: Residents, programs: float) -> float:
     """The seconds for products of matrices: of tensor cores, or of the memory that they read.
 
-    All processors wait for the one with the most programs.
+    All processors wait for the one with the most programs. With few rows, a program may wait for
+    each product before it can add the next.
     """
     processors = programs / math.ceil(programs / machine.processors)
     if work.is_exact:
@@ -336,12 +345,14 @@ def _multiplying(work: Work, machine: Machine, here: Residents, programs: float)
         rate = machine.rate(work.dtype, matrix=True, processors=1)
         rate *= 1.0 if work.is_grouped else UNGROUPED
     cores = work.products / rate
+    rounds = math.ceil(programs / (machine.processors * here.programs))
+    waiting = 0.0 if work.is_exact else IN_A_ROW * work.in_a_row * rounds
     memory = (work.read_by_cores + work.staged * work.multiplying * programs) / (
         machine.memories[0].each
     )
     words = work.by_words / BY_WORDS
     longer, shorter = max(cores, memory + words), min(cores, memory + words)
-    return (longer + (1 - TOGETHER) * shorter) / processors
+    return max(waiting, (longer + (1 - TOGETHER) * shorter) / processors)
 
 
 def main_bytes(work: Work, machine: Machine, here: Residents) -> float:

@@ -32,6 +32,7 @@ LEAST = frozenset(
     {
         "across",
         "along",
+        "beside",
         "piece",
         "is_grouped",
         "is_plain",

@@ -68,8 +68,8 @@ GOOD_DOTS = ((128, 256, 64), (128, 128, 64), (16, 32, 256))
 """Rows, columns and summed elements of tiles with which large products, and few rows, are fast."""
 GOOD_TWINS = (128, 64, 64)
 """The same for products of the same rows, so that a processor runs two programs at a time."""
-GOOD_VECTORS = (8, 512)
-"""Rows and their elements of a block that is multiplied with a vector."""
+GOOD_VECTORS = ((8, 512), (16, 256))
+"""Rows and their elements of blocks that are multiplied with a vector."""
 SHARES = (0.25, 1, 4, 16)
 """The shares of the programs that would fill a machine that reductions are split for."""
 FULL = 4
@@ -241,9 +241,9 @@ class Space:
             tiles = {span.dim: columns for p in dots for span in p.columns}
             tiles |= {span.dim: rows for p in dots for span in p.rows}
             made.append(tiles | {s.span.dim: summed for s in products})
-        if self.streamed:
-            others = dict.fromkeys(self.dims, GOOD_VECTORS[0])
-            made.append(others | dict.fromkeys(self.streamed, GOOD_VECTORS[1]))
+        for rows, piece in GOOD_VECTORS if self.streamed else ():
+            others = dict.fromkeys(self.dims, rows)
+            made.append(others | dict.fromkeys(self.streamed, piece))
         return [self.bounded(tiles) for tiles in made]
 
     def bounded(self, tiles: Mapping[Dim, int]) -> dict[Dim, int]:

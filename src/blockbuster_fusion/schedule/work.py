@@ -62,6 +62,9 @@ class Work:
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
     """Bytes of shared memory that tensor cores read, as operands of products."""
+    in_a_row: float = 0.0
+    """The products of few rows that one program adds to the same sum, one after the other, each as
+    deep as tensor cores multiply at once; and the waiting of each step, in such products."""
     each_stage: float = 0.0
     """Bytes of shared memory that each stage but the first takes."""
     kept: float = 0.0
@@ -71,6 +74,8 @@ class Work:
     row with one number."""
     along: float = math.inf
     """The bytes of these rows."""
+    beside: float = math.inf
+    """The bytes of the shortest vector that a step with products of matrices computes with."""
     piece: float = math.inf
     """The bytes of the shortest pieces of rows that such a step loads."""
     by_words: float = 0.0
