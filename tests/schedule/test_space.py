@@ -328,6 +328,15 @@ def test_a_row_for_several_rows_is_handed_over() -> None:
         assert found.handed_over == handed * found.steps
 
 
+def test_few_long_rows_are_summed_by_one_kernel_without_stages() -> None:
+    """A program sums a row with 16 warps, and loads two long blocks at a time."""
+    choice = improved(choices(lambda X: o.sum(X, 1), "M N", M=200, N=100_000), (), H200)[0]
+    (kernel,) = choice.scheduled()[0].kernels
+    tiles = {dim.name: tile for dim, tile in choice.tiles.items()}
+    assert (tiles, choice.schedule.split, choice.schedule.stages) == ({"M": 1, "N": 8192}, {}, 1)
+    assert KernelPlanner(kernel).warps({}, choice.tiles, ()) == 16
+
+
 MEASURED = {
     "few short rows in a program": (
         (lambda X: o.softmax(X), ("M N",), {"M": 200_000, "N": 100}),
@@ -338,6 +347,11 @@ MEASURED = {
         (lambda X: o.log(o.sum(o.exp(X), 1)), ("M N",), {"M": 1024, "N": 128_256}),
         ({"M": 1, "N": 4096}, {"warps": 4}),
         ({"M": 2, "N": 2048}, {"warps": 8}),
+    ),
+    "long rows that go through shared memory": (
+        (lambda X: o.sum(X, 1), ("M N",), {"M": 200, "N": 100_000}),
+        ({"M": 1, "N": 8192}, {"warps": 16, "stages": 1}),
+        ({"M": 1, "N": 8192}, {"warps": 16, "stages": 4}),
     ),
     "columns that are not loaded ahead": (
         (lambda X: o.sum(X, 0), ("M N",), {"M": 200, "N": 100_000}),

@@ -40,7 +40,8 @@ PER_THREAD = {Sharing.OWN: 8, Sharing.NARROW: 16, Sharing.PASSED: 16, Sharing.FO
 have more if loads are narrow, if they pass blocks on, and if they fold them: fewer wait for others.
 """
 FEW_PROGRAMS = 264
-"""The most programs that have so much room on a GPU that folding threads have fewer elements."""
+"""The most programs that have so much room on a GPU that folding threads have fewer elements: two
+on a processor of an H200."""
 AT_ONCE = 1 << 20
 """The most elements of a kernel that a GPU has threads for at one time, four for each."""
 MOST_STREAM_WARPS, MOST_OWN_WARPS = 16, 8
@@ -55,6 +56,11 @@ AHEAD, FAR = 3.6, 1.3
 is if they come from main memory.
 
 It is hidden behind products, unless operands are computed with in the same step."""
+UNROLLED = 2
+"""The blocks of rows that a streaming loop without stages loads at a time, into registers."""
+MEETING = 8e-9
+"""The seconds that a warp adds to a step of such a loop with stages, in few programs: all warps of
+a program wait until its block is in shared memory, and no other goes on."""
 SOONER = 0.4
 """The steps by which blocks arrive sooner from the second cache if descriptors load them: no thread
 asks for its share. Those from main memory do not."""
@@ -265,11 +271,15 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     arriving = (AHEAD - sooner + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     stages = max(1, here.stages - 1) if in_time else 1
+    if work.streaming and here.stages == 1 and not work.crossed:
+        stages = UNROLLED
     running = work.multiplying + work.streaming - bool(work.spread)  # without the first
     ahead = rounds * running * arriving / stages
     if work.is_mixed:
         computing += rounds * running * (MIXED + (0.0 if in_time else LATE)) * machine.latency
     moving = _moving(work, machine, here, programs, at_a_time)
+    if work.streaming and programs <= FEW_PROGRAMS and here.stages > 1 and not work.further:
+        moving += MEETING * here.warps * running
     longer, shorter = max(moving, computing), min(moving, computing)
     if not work.products:
         longer = max(longer, programs * max(PROGRAM, WARP * here.warps))

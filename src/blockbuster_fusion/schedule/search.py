@@ -163,7 +163,9 @@ class _Search:
         tiles = [best.tiles, *([{**best.tiles, **space.long_rows}] if target == "cuda" else [])]
         kernels = map(self.kernels.counted, nest.kernels)
         fewest = min(kernel.work(some).programs for kernel in kernels for some in tiles)
-        made = [replace(best.schedule, split=split) for split in space.splits(fewest)]
+        stages = None if best.schedule.stages == 1 else best.schedule.stages
+        whole = replace(best.schedule, stages=stages)  # parts of rows are loaded in stages again
+        made = [replace(whole, split=split) for split in space.splits(fewest)]
         if target == "cuda" and not best.schedule.apart:
             others = ((self.grids_of(x), replace(x, apart=True)) for x in made)
             made += [x for grids, x in [*others] if self.grids_of(x) not in (None, grids)]
@@ -246,5 +248,5 @@ def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:
         return USUAL
     if name == "described":
         return LESS if value else 1.0
-    is_free = name == "stages" and value <= MOST_FREE
+    is_free = name == "stages" and 1 < value <= MOST_FREE
     return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN
