@@ -242,11 +242,11 @@ def _form(schedule: Schedule) -> tuple[Grid, bool, bool]:
 
 
 def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:
-    """The share of the time that a change of one option of launches must leave."""
+    """The share of the time that a change of options of launches must leave."""
+    if "described" in change:
+        return LESS if change["described"] else 1.0
     ((name, value),) = change.items()
     if value is None:
         return USUAL
-    if name == "described":
-        return LESS if value else 1.0
     is_free = name == "stages" and 1 < value <= MOST_FREE
     return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN

@@ -301,7 +301,10 @@ class Space:
         turns = (self.machine.processors, None) if any(map(gains_by_turns, kernels)) else ()
         described = (True, False) if self.are_described else ()
         made += [{"described": flag} for flag in described]
-        return [*made, *({"programs": number} for number in turns)]
+        made += [{"programs": number} for number in turns]
+        if described and turns:  # descriptors store results while a program goes on to its next
+            made.append({"described": True, "programs": turns[0]})
+        return made
 
     @property
     def may_transpose(self) -> bool:
