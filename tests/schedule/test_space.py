@@ -273,6 +273,7 @@ def test_programs_without_products_have_as_many_warps_as_their_rows_need() -> No
     assert [stream_warps(n, 100, Sharing.FOLDED) for n in sizes] == usual
     assert [stream_warps(n, 10_000, Sharing.FOLDED) for n in sizes] == [1, 1, 1, 1, 4, 8, 16]
     assert [stream_warps(n, 10_000, Sharing.NARROW) for n in sizes] == [1, 1, 1, 2, 8, 8, 8]
+    assert [stream_warps(n, 10_000, Sharing.BUSY) for n in sizes] == [1, 1, 1, 2, 8, 8, 8]
     assert [stream_warps(n, 10_000, Sharing.OWN) for n in sizes] == [1, 1, 2, 4, 8, 8, 8]
     assert [stream_warps(n, 100, Sharing.OWN) for n in sizes] == [1, 2, 4, 8, 8, 8, 8]
 
