@@ -36,6 +36,10 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.rewrite import FreshNames, all_read, all_written, rebuilt, with_tiles
 
 
+SHORT = 4096
+"""A row of up to so many elements is often one block, which is folded once in any case."""
+
+
 def gather_in_groups(kernel: Kernel) -> Kernel:
     """Has groups of places gather maxima and sums of their own."""
     names = FreshNames(kernel)
@@ -86,7 +90,9 @@ def _groups(loop: For) -> Span | None:
     """The groups of a loop's places, as many as a thread loads at a time, if it has such."""
     span = Span(loop.index.dim, loop.index)
     is_simple = all(isinstance(s, Load | Lookup | Compute | Positions | Fold) for s in loop.body)
-    if not is_simple or not span.dim.packed or loop.carried:
+    extent = span.dim.axis.extent
+    is_long = isinstance(extent, int) and extent > SHORT and span.dim.packed
+    if not is_simple or not is_long or loop.carried:
         return None
     loads = [s for s in loop.body if isinstance(s, Load) and span in s.source.spans]
     if not loads or not all(_is_along(s, span) for s in loads):
