@@ -175,10 +175,10 @@ class _Count(BlockSizes):
                 self.note_vectors(own)
         if self.facts.is_pointwise:
             work.handed_over += times * sum(self.is_handed_over(s, body) for s in loads)
-        sizes = map(self.elements, own.computed)
+        held = [*map(self.elements, own.computed)]
         if own.gathers:  # a block is held as it is loaded, and computed with group by group
-            sizes = (self.elements(s.tile) * s.source.buffer.dtype.bytes / WORD for s in loads)
-        work.held = max(work.held, self.gathered + max(sizes, default=0.0))
+            held = [self.elements(s.tile) * s.source.buffer.dtype.bytes / WORD for s in loads]
+        work.held = max(work.held, self.gathered + max(held, default=0.0))
         before, self.rows_read = self.rows_read, set()
         for statement, made in own.made:
             if made is not None:

@@ -13,8 +13,8 @@ from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_pla
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.describe_operands import describe_operands
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
-from blockbuster_fusion.nest.passes.gather_in_groups import gather_in_groups
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
+from blockbuster_fusion.nest.passes.gather_in_groups import gather_in_groups
 from blockbuster_fusion.nest.passes.hoist import hoist
 from blockbuster_fusion.nest.passes.mirror_grid import mirror_grid
 from blockbuster_fusion.nest.passes.order_grid import order_grid

@@ -10,7 +10,7 @@ Places whose sums are gathered one by one would need an exponential more for eac
 are not aligned keep their folds: there, neighbours are loaded by several threads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from blockbuster_fusion.ir.combiner import ANY
@@ -34,7 +34,6 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.rewrite import FreshNames, all_read, all_written, rebuilt, with_tiles
-
 
 SHORT = 4096
 """A row of up to so many elements is often one block, which is folded once in any case."""
@@ -73,17 +72,25 @@ def _gathered(
         return None
     if not wide.keys() >= {*accumulators} or _outlive(loop, wide, accumulators):
         return None
-    body = tuple(with_tiles(s, lambda tile: wide.get(tile, tile)) for s in loop.body)
+    body = tuple(_with(s, wide) for s in loop.body)
     gathered = tuple((c, tuple(wide.get(t, t) for t in some)) for c, some in loop.gathered)
-    made = [*others, *(replace(s, tile=wide[s.tile]) for s in fills)]
+    made = [*others, *(_with(s, wide) for s in fills)]
     made.append(replace(loop, body=body, gathered=gathered))
     for combiner, some in own:
         joined, statements = folded(combiner, [wide[t] for t in some], groups, names)
         final = dict(zip(joined, some, strict=True))
-        for s in statements:
-            s = replace(s, tail_masked=False) if isinstance(s, Fold) else s
-            made.append(with_tiles(s, lambda tile, final=final: final.get(tile, tile)))
+        made += [_with(_unmasked(s), final) for s in statements]
     return made
+
+
+def _with(statement: Statement, other: Mapping[Tile, Tile]) -> Statement:
+    """The statement with other tiles in place of some."""
+    return with_tiles(statement, lambda tile: other.get(tile, tile))
+
+
+def _unmasked(statement: Statement) -> Statement:
+    """A fold without a mask: groups beyond the end of an axis have gathered nothing."""
+    return replace(statement, tail_masked=False) if isinstance(statement, Fold) else statement
 
 
 def _groups(loop: For) -> Span | None:
