@@ -80,10 +80,19 @@ POINTS: dict[str, list[Point]] = {
         *grid("B.0", (32,), (2, 8)),
         *grid("B.0", (64,), (8,)),
     ],
-    # The last of three kernels: long pieces of single rows, or square blocks.
+    # The last of two kernels: long pieces of single rows, or square blocks.
     "softmax 64x128256": [
-        *(({"B.2": 1, "M.1": columns}, {}) for columns in (1024, 2048, 4096)),
-        *(({"B.2": rows, "M.1": 4096 // rows}, {}) for rows in (8, 32, 64)),
+        *(({"B.1": 1, "M.1": columns}, {}) for columns in (1024, 2048, 4096)),
+        *(({"B.1": rows, "M.1": 4096 // rows}, {}) for rows in (8, 32, 64)),
+    ],
+    # Copies whose rows are aligned could be loaded by descriptors.
+    "product 8205x2949x5921": [
+        ({}, {"described": True}),
+        *(({}, {"described": True, "programs": 132, "stages": n}) for n in (3, 4)),
+        *(({}, {"programs": 132, "stages": n}) for n in (3, 4)),
+        *(({"B.0": 256, "N.0": 128}, {"stages": n}) for n in (3, 4)),
+        ({}, {"together": False}),
+        *(({}, {"group": n}) for n in (4, 16)),
     ],
     "rms norm 4096x4096": [*grid("B.0", (1,), (4, 8)), *grid("B.0", (2,), (4, 8, 16))],
     "layer norm 8192x4096": [*grid("B.0", (1,), (4,)), *grid("B.0", (2,), (4, 8))],

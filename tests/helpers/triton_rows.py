@@ -39,6 +39,15 @@ def _shifted(X: Any, A: Any, B: Any) -> dict[str, Any]:
     return {"Y": y, "S": sums, "T": o.max(X, axis=1)}
 
 
+def _group_norm(X: Any, W: Any, V: Any) -> dict[str, Any]:
+    """Groups of channels with a mean of 0, then a weight and a bias for each channel."""
+    y = X - o.mean(X, axis=(2, 3), keepdims=True)
+    y = y / o.sqrt(o.mean(y * y, axis=(2, 3), keepdims=True) + 1e-5)
+    return {"O": y * W[:, :, None] + V[:, :, None]}
+
+
+GROUPS = (("B G C P", "G C", "G C"), {"B": 1, "G": 2, "C": 5, "P": 3500})
+
 ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     "softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 5, "N": 1000}),
     "short softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 37, "N": 3}),
@@ -113,6 +122,14 @@ FORCED: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule]] = 
         {"M": 2, "N": 17_000},
         Schedule(split={"N": 3}, apart=True),
     ),
+    "split layer norm": (
+        *ROWS["layer norm"][:2],
+        {"M": 2, "N": 17_000},
+        Schedule(split={"N": 3}, apart=True),
+    ),
+    "group norm": (_group_norm, *GROUPS, Schedule(grid="outer")),
+    "split group norm": (_group_norm, *GROUPS, Schedule(grid="outer", split={"C": 2})),
+    "split group norm, apart": (_group_norm, *GROUPS, Schedule(split={"C": 3}, apart=True)),
 }
 """The same with a schedule."""
 SLOW = ("long log softmax",)

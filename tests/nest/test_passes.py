@@ -513,6 +513,63 @@ FEW_ROWS = ODD_PRODUCT.replace("R = Axis(33)", "R = Axis(5)").replace(
     "C = Axis(48)", "C = Axis(72)"
 )
 
+TWO_SUMS = """
+X = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+d = Tile([M0[m]], float32)
+e = Tile([M0[m]], float32)
+t = Tile([M0[m], N0[n]], float32)
+u = Tile([M0[m], N0[n]], float32)
+Nest("f", [Kernel("f", [m], [
+    Fill(a, 0.0),
+    For(n, [
+        Load(s, X[M0[m], N0[n]]),
+        Fold(r, s, N0[n], add),
+        Compute(a, x0 + x1, [a, r]),
+    ], gathered=[[add, [a]]]),
+    Fill(d, 0.0),
+    For(n, [
+        Load(t, X[M0[m], N0[n]]),
+        Compute(u, (x0 - x1) ** 2, [t, a]),
+        Fold(e, u, N0[n], add),
+        Compute(d, x0 + x1, [d, e]),
+    ], gathered=[[add, [d]]]),
+    Store(O[M0[m]], d),
+])], [X], [View(O, [M])])
+"""
+
+SHARED_SUM = """
+S = Axis(4)
+S1 = Dim(S, 1)
+M1 = Dim(M, 1)
+i = Index(M1)
+p = Index(S1)
+P = Buffer([BufferAxis(S1), BufferAxis(M0)], float32)
+T = Buffer([BufferAxis(M0)], float32)
+X = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+Y = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+b = Tile([S1[p], M1[i]], float32)
+c = Tile([M1[i]], float32)
+d = Tile([M1[i]], float32)
+Nest("f", [
+    Kernel("f_1", [i], [
+        Fill(d, 0.0),
+        For(p, [
+            Load(b, P[S1[p], M1[i]]),
+            Fold(c, b, S1[p], add),
+            Compute(d, x0 + x1, [d, c]),
+        ], gathered=[[add, [d]]]),
+        Store(T[M1[i]], d),
+    ]),
+    Kernel("f_2", [m, n], [
+        Load(s, X[M0[m], N0[n]]),
+        Load(r, T[M0[m]]),
+        Compute(s, x0 / x1, [s, r]),
+        Fold(a, s, N0[n], max),
+        Store(Y[M0[m], N0[n]], s),
+    ]),
+], [X], [View(Y, [M, N])], between=[P, T])
+"""
+
 CASES = {
     "fold_casts": ("fold_casts", WIDENED_AND_ROUNDED, None),
     "accumulate_in_place": ("accumulate_in_place", SUM_BESIDE_ITS_ACCUMULATOR, None),
@@ -526,6 +583,22 @@ CASES = {
     "skip_masked_blocks, not masked": ("skip_masked_blocks", LONG_SUM, None),
     "split_reduction": ("split_reduction", LONG_SUM, Schedule(split={"N": 4})),
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
+    "split_reduction, one after the other": (
+        "split_reduction",
+        TWO_SUMS,
+        Schedule(split={"N": 4}),
+    ),
+    "combine_where_read": ("combine_where_read", SHARED_SUM, None),
+    "combine_where_read, an input": (
+        "combine_where_read",
+        SHARED_SUM.replace("[X], [View", "[X, P], [View").replace("[P, T]", "[T]"),
+        None,
+    ),
+    "combine_where_read, read in a loop": (
+        "combine_where_read",
+        SHARED_SUM.replace("[m, n], [", "[n], [For(m, [").replace("s),\n    ]),", "s),\n    ])]),"),
+        None,
+    ),
     "split_scan": ("split_scan", RUNNING_SUM, Schedule(split={"N": 4})),
     "split_scan, not asked for": ("split_scan", RUNNING_SUM, None),
     "pad_operands": ("pad_operands", ODD_PRODUCT, Schedule(padded=True)),

@@ -273,6 +273,7 @@ def test_programs_without_products_have_as_many_warps_as_their_rows_need() -> No
     assert [stream_warps(n, 100, Sharing.FOLDED) for n in sizes] == usual
     assert [stream_warps(n, 10_000, Sharing.FOLDED) for n in sizes] == [1, 1, 1, 1, 4, 8, 16]
     assert [stream_warps(n, 10_000, Sharing.NARROW) for n in sizes] == [1, 1, 1, 2, 8, 8, 8]
+    assert [stream_warps(n, 10_000, Sharing.BUSY) for n in sizes] == [1, 1, 1, 2, 8, 8, 8]
     assert [stream_warps(n, 10_000, Sharing.OWN) for n in sizes] == [1, 1, 2, 4, 8, 8, 8]
     assert [stream_warps(n, 100, Sharing.OWN) for n in sizes] == [1, 2, 4, 8, 8, 8, 8]
 
@@ -328,11 +329,25 @@ def test_a_row_for_several_rows_is_handed_over() -> None:
         assert found.handed_over == handed * found.steps
 
 
+def test_few_long_rows_are_summed_by_one_kernel_without_stages() -> None:
+    """A program sums a row with 16 warps, and loads two long blocks at a time."""
+    choice = improved(choices(lambda X: o.sum(X, 1), "M N", M=200, N=100_000), (), H200)[0]
+    (kernel,) = choice.scheduled()[0].kernels
+    tiles = {dim.name: tile for dim, tile in choice.tiles.items()}
+    assert (tiles, choice.schedule.split, choice.schedule.stages) == ({"M": 1, "N": 8192}, {}, 1)
+    assert KernelPlanner(kernel).warps({}, choice.tiles, ()) == 16
+
+
 MEASURED = {
     "few short rows in a program": (
         (lambda X: o.softmax(X), ("M N",), {"M": 200_000, "N": 100}),
         ({"M": 16}, {}),
         ({"M": 4}, {}),
+    ),
+    "long rows that go through shared memory": (
+        (lambda X: o.sum(X, 1), ("M N",), {"M": 200, "N": 100_000}),
+        ({"M": 1, "N": 8192}, {"warps": 16, "stages": 1}),
+        ({"M": 1, "N": 8192}, {"warps": 16, "stages": 4}),
     ),
     "columns that are not loaded ahead": (
         (lambda X: o.sum(X, 0), ("M N",), {"M": 200, "N": 100_000}),

@@ -11,6 +11,7 @@ from blockbuster_fusion.nest.lower import lower_to_nest
 from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
+from blockbuster_fusion.nest.passes.combine_where_read import combine_where_read
 from blockbuster_fusion.nest.passes.describe_operands import describe_operands
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
@@ -266,6 +267,11 @@ def optional_passes(
     return (
         Pass(
             "split_reduction", "Shares reductions among programs, if asked for.", share_reductions
+        ),
+        Pass(
+            "combine_where_read",
+            "Has kernels that read statistics combine their shares.",
+            combine_where_read,
         ),
         Pass("split_scan", "Shares scans among programs, if asked for.", share_scans),
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),

@@ -110,13 +110,18 @@ class _Search:
         """The schedules whose nests differ: without nested loops, all grids are one."""
         found: dict[object, Schedule] = {}
         for form in forms:
-            try:
-                kernels = self.lower(form)[0].kernels
-            except BlockbusterError:
-                continue
-            grids = tuple(tuple(index.dim for index in kernel.grid) for kernel in kernels)
-            found.setdefault((grids, replace(form, grid="all")), form)
+            grids = self.grids_of(form)
+            if grids is not None:
+                found.setdefault((grids, replace(form, grid="all")), form)
         return [*found.values()]
+
+    def grids_of(self, schedule: Schedule) -> object:
+        """The grids of the kernels of a schedule; None if there are no kernels."""
+        try:
+            kernels = self.lower(schedule)[0].kernels
+        except BlockbusterError:
+            return None
+        return tuple(tuple(index.dim for index in kernel.grid) for kernel in kernels)
 
     def join(self, schedule: Schedule) -> None:
         """Looks at kernels that share a launch, with the split that is best for them apart."""
@@ -158,9 +163,12 @@ class _Search:
         tiles = [best.tiles, *([{**best.tiles, **space.long_rows}] if target == "cuda" else [])]
         kernels = map(self.kernels.counted, nest.kernels)
         fewest = min(kernel.work(some).programs for kernel in kernels for some in tiles)
-        made = [replace(best.schedule, split=split) for split in space.splits(fewest)]
+        stages = None if best.schedule.stages == 1 else best.schedule.stages
+        whole = replace(best.schedule, stages=stages)  # parts of rows are loaded in stages again
+        made = [replace(whole, split=split) for split in space.splits(fewest)]
         if target == "cuda" and not best.schedule.apart:
-            made += [x for split in made if self.adds(split, x := replace(split, apart=True))]
+            others = ((self.grids_of(x), replace(x, apart=True)) for x in made)
+            made += [x for grids, x in [*others] if self.grids_of(x) not in (None, grids)]
         return made
 
     def transpose(self, best: Found) -> None:
@@ -234,11 +242,11 @@ def _form(schedule: Schedule) -> tuple[Grid, bool, bool]:
 
 
 def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:
-    """The share of the time that a change of one option of launches must leave."""
+    """The share of the time that a change of options of launches must leave."""
+    if "described" in change:
+        return LESS if change["described"] else 1.0
     ((name, value),) = change.items()
     if value is None:
         return USUAL
-    if name == "described":
-        return LESS if value else 1.0
-    is_free = name == "stages" and value <= MOST_FREE
+    is_free = name == "stages" and 1 < value <= MOST_FREE
     return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN

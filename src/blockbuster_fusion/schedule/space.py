@@ -17,6 +17,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
+from blockbuster_fusion.nest.analysis.spread_sums import streaming_loops
 from blockbuster_fusion.nest.nest import (
     Contract,
     Fold,
@@ -148,8 +149,11 @@ class Space:
     def _folded(self) -> set[Dim]:
         """The dims along which whole rows or the blocks of loops are folded, without products.
 
-        Loops that go through the same rows again have blocks as long.
+        Rows may be folded after their loop, unless programs share them. Loops that go through the
+        same rows again have blocks as long.
         """
+        statements = [s for kernel in self.nest.kernels for s in kernel.statements]
+        has_parts = any(isinstance(s, For) and s.share is not None for s in statements)
         kernels = [
             kernel
             for kernel in self.nest.kernels
@@ -158,13 +162,14 @@ class Space:
         found: set[Dim] = set()
         for kernel in kernels:
             loops = [s for s in kernel.statements if isinstance(s, For)]
+            folds = [s for s in kernel.statements if isinstance(s, Fold)]
+            rows = [] if has_parts else [s for s in folds if s.span == s.operand.spans[-1]]
             folding = {
                 loop.index.dim.axis
                 for loop in loops
-                if any(isinstance(s, Fold) and s.span.at is loop.index for s in loop.body)
+                if any(s.span.at is loop.index for s in folds if s in loop.body or s in rows)
             }
             found |= {loop.index.dim for loop in loops if loop.index.dim.axis in folding}
-            folds = [s for s in kernel.statements if isinstance(s, Fold)]
             found |= {s.span.dim for s in folds if s.span.dim.unit}
         return found
 
@@ -282,17 +287,24 @@ class Space:
 
     @cached_property
     def searched_launches(self) -> list[dict[str, Any]]:
-        """The options of launches that are searched by predicted time: those of GPU products."""
+        """The options of launches that are searched by predicted time: those of GPU products.
+
+        Loops that sum whole rows may do without stages.
+        """
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()
         if not any(isinstance(s, Contract) for k in kernels for s in k.statements):
-            return []
+            streams = {loop.index.dim for k in kernels for loop in streaming_loops(k)}
+            return [{"stages": 1}] if streams & self.folded else []
         single = () if self.multiplied else ({"warps": 1},)  # enough for one row of a block
         made: list[dict[str, Any]] = [*single]
         made += [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
         turns = (self.machine.processors, None) if any(map(gains_by_turns, kernels)) else ()
         described = (True, False) if self.are_described else ()
         made += [{"described": flag} for flag in described]
-        return [*made, *({"programs": number} for number in turns)]
+        made += [{"programs": number} for number in turns]
+        if described and turns:  # descriptors store results while a program goes on to its next
+            made.append({"described": True, "programs": turns[0]})
+        return made
 
     @property
     def may_transpose(self) -> bool:

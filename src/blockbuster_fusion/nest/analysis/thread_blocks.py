@@ -2,7 +2,18 @@
 
 from enum import IntEnum
 
-from blockbuster_fusion.nest.nest import Buffer, Contract, Fold, Kernel, Load, RunningFold, Store
+from blockbuster_fusion.ir.expr import FUNCTIONS, postorder
+from blockbuster_fusion.nest.nest import (
+    Buffer,
+    Compute,
+    Contract,
+    Fold,
+    Kernel,
+    Load,
+    RunningFold,
+    Statement,
+    Store,
+)
 
 VECTOR_BYTES = 16
 """The bytes that a thread of a GPU loads at a time."""
@@ -13,13 +24,15 @@ class Sharing(IntEnum):
 
     OWN = 0
     """Those that it has loaded, in vectors."""
-    NARROW = 1
+    BUSY = 1
+    """Those of one array, in vectors, of which it computes functions: two loads are under way."""
+    NARROW = 2
     """Those that it has loaded, in shorter pieces: rows are not aligned to vectors."""
-    PASSED = 2
+    PASSED = 3
     """Others too: blocks are turned, or scanned."""
-    GATHERED = 3
+    GATHERED = 4
     """Those that it has loaded; after loops, threads fold what each has gathered."""
-    FOLDED = 4
+    FOLDED = 5
     """Those that it has loaded; then threads fold what they have together."""
 
 
@@ -40,7 +53,18 @@ def sharing(kernel: Kernel) -> Sharing:
     )
     if is_turned or any(isinstance(s, RunningFold) for s in statements):
         return Sharing.PASSED
-    return Sharing.OWN if all(map(is_aligned, kernel.global_buffers)) else Sharing.NARROW
+    if not all(map(is_aligned, kernel.global_buffers)):
+        return Sharing.NARROW
+    blocks = [block for block in loaded if len(block) == max(map(len, loaded))]
+    return Sharing.BUSY if len(blocks) == 1 and any(map(_is_long, statements)) else Sharing.OWN
+
+
+def _is_long(statement: Statement) -> bool:
+    """True if functions of numbers are computed that take a GPU several instructions."""
+    if not isinstance(statement, Compute):
+        return False
+    found = [FUNCTIONS[node.op] for node in postorder(statement.expr) if node.op in FUNCTIONS]
+    return any(f.arity == 1 and f.result == "float" for f in found)
 
 
 def is_aligned(buffer: Buffer) -> bool:

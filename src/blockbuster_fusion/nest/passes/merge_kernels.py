@@ -52,7 +52,7 @@ def merge_kernels(nest: Nest, blocks: Mapping[Dim, int], most: int = MOST_STATEM
                 steps[-1] = replace(last, body=(*last.body, *moved))
                 continue
         steps.append(step)
-    return _without_unread(replace(nest, steps=tuple(steps)))
+    return without_unread(replace(nest, steps=tuple(steps)))
 
 
 def _length(kernel: Kernel) -> int:
@@ -106,7 +106,7 @@ def continued(first: Kernel, body: Body) -> Body | None:
     return tuple(continued)
 
 
-def _without_unread(nest: Nest) -> Nest:
+def without_unread(nest: Nest) -> Nest:
     """The nest without the buffers between its kernels that no kernel reads any more."""
     kernels = nest.kernels
     read = {

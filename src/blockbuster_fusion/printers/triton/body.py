@@ -212,7 +212,8 @@ class BodyPrinter:
         if self.barriers.carried(loop.body):
             bounds += ", num_stages=1"  # what one iteration stores, the next loads
         elif loop in self.streaming_loops:
-            bounds += f", num_stages={self.variables.use('STAGES')}"
+            stages = self.variables.use("STAGES")
+            bounds += f", num_stages={stages}, loop_unroll_factor=1 + ({stages} == 1)"
         declared = self.variables.declarations(loop.index)
         inside = [*declared, *inner]
         self.barriers.enter(loop.body)
