@@ -280,6 +280,8 @@ def test_programs_without_products_have_as_many_warps_as_their_rows_need() -> No
 
 SHARINGS = {
     "pointwise": (lambda X, Y: X * Y, ("M N", "M N"), Sharing.OWN),
+    "a function": (lambda X: o.gelu(X), ("M N",), Sharing.BUSY),
+    "a function of two arrays": (lambda X, Y: o.gelu(X) * Y, ("M N", "M N"), Sharing.OWN),
     "short rows": (lambda X, Y: X * Y, ("N M", "N M"), Sharing.NARROW),
     "vectors": (lambda X, Y, Z: X + Y[:, None] * Z, ("M N", "M", "N"), Sharing.OWN),
     "a transpose": (lambda X, Y: X + Y.T, ("M N", "N M"), Sharing.PASSED),
