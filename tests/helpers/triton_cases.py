@@ -45,6 +45,7 @@ from helpers.attention_forms import FORMS, inputs_of
 from helpers.described_products import described_errors, described_resources
 from helpers.early_kernels import early_assembly, early_errors
 from helpers.effort import FULL, crossed
+from helpers.grouped_rows import grouped_errors, grouped_resources
 from helpers.joined_rows import joined_errors, joined_resources
 from helpers.longest_first import longest_errors, longest_resources
 from helpers.lookup_programs import FORMS as LOOKUPS
@@ -648,6 +649,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
     "run_rows": row_errors,
+    "run_grouped": grouped_errors,
     "run_scans": scan_errors,
     "run_triangles": triangle_errors,
     "run_functions": error_functions,
@@ -662,6 +664,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_padded": padded_resources,
     "compile_shared": shared_resources,
     "compile_rows": row_resources,
+    "compile_grouped": grouped_resources,
     "compile_scans": scan_resources,
     "compile_triangles": triangle_resources,
     "compile_turns": turn_resources,

@@ -13,6 +13,7 @@ from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.nest.nest import Along, Fold, For, Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
+from blockbuster_fusion.nest.passes.gather_in_groups import gather_in_groups
 from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
@@ -474,6 +475,40 @@ Nest("f", [Kernel("f", [i, j], [
 ])], [X, Y], [View(Z, [A, C])])
 """
 
+LONG_ROWS = """
+L = Axis(8200)
+L0 = Dim(L)
+l = Index(L0)
+rescaled = Combiner([-3e38, 0.0], [
+    maximum(x0, x2),
+    x1 * exp(x0 - maximum(x0, x2)) + x3 * exp(x2 - maximum(x0, x2)),
+])
+X = Buffer([BufferAxis(M0), BufferAxis(L0)], bfloat16)
+S = Buffer([BufferAxis(M0)], float32)
+x = Tile([M0[m], L0[l]], float32)
+e = Tile([M0[m], L0[l]], float32)
+largest = Tile([M0[m]], float32)
+both = Tile([M0[m]], float32)
+scale = Tile([M0[m]], float32)
+total = Tile([M0[m]], float32)
+Nest("f", [Kernel("f", [m], [
+    Fill(a, -3e38),
+    Fill(total, 0.0),
+    For(l, [
+        Load(x, X[M0[m], L0[l]], beyond=-inf),
+        Fold(largest, x, L0[l], max, tail_masked=False),
+        Compute(both, maximum(x0, x1), [a, largest]),
+        Compute(scale, exp(x0 - x1), [a, both]),
+        Compute(e, exp(x0 - x1), [x, both]),
+        Fold(r, e, L0[l], add, tail_masked=False),
+        Compute(total, x0 * x1 + x2, [total, scale, r]),
+        Compute(a, x0, [both]),
+    ], gathered=[[rescaled, [a, total]]]),
+    Store(O[M0[m]], a),
+    Store(S[M0[m]], total),
+])], [X], [View(O, [M]), View(S, [M])])
+"""
+
 FEW_ROWS = ODD_PRODUCT.replace("R = Axis(33)", "R = Axis(5)").replace(
     "C = Axis(48)", "C = Axis(72)"
 )
@@ -573,6 +608,7 @@ CASES = {
     "fold_after_loops, masked": ("fold_after_loops", MASKED_SUMS, None),
     "fold_after_loops, a product": ("fold_after_loops", UNMASKED_SUM, None),
     "fold_after_loops, a product with a vector": ("fold_after_loops", NORM_AND_VECTOR, None),
+    "gather_in_groups": ("gather_in_groups", LONG_ROWS, None),
     "take_turns": ("take_turns", ODD_PRODUCT, Schedule(programs=132)),
     "transpose_products": ("transpose_products", FEW_ROWS, Schedule(transposed=True)),
     "transpose_products, not asked for": ("transpose_products", FEW_ROWS, None),
@@ -603,6 +639,32 @@ def test_pass(
 def test_every_pass_has_a_case() -> None:
     passes = nest_passes(Schedule(), folds_late=True)
     assert {name for name, _, _ in CASES.values()} == {p.name for p in passes}
+
+
+KEPT = {
+    "rows are not aligned": ("L = Axis(8200)", "L = Axis(8201)"),
+    "rows are short": ("L = Axis(8200)", "L = Axis(4096)"),
+    "lengths are not known": ("L = Axis(8200)", 'L = Axis(Symbol("LL"))'),
+    "places are rows": ("Tile([M0[m], L0[l]], float32)", "Tile([L0[l], M0[m]], float32)"),
+    "groups are stored": (
+        "        Compute(a, x0, [both]),",
+        "        Compute(a, x0, [both]),\n        Store(S[M0[m]], r),",
+    ),
+    "accumulators begin with something": ("Fill(total, 0.0)", "Load(total, S[M0[m]])"),
+    "an accumulator is not gathered": (
+        "gathered=[[rescaled, [a, total]]]",
+        "gathered=[[rescaled, [a, a]]]",
+    ),
+    "a step reads what the last one has folded": ("exp(x0 - x1), [a, both]", "x0 - x1, [a, r]"),
+}
+"""Changes to long rows after which blocks are folded in each step."""
+
+
+@pytest.mark.parametrize(("old", "new"), KEPT.values(), ids=KEPT)
+def test_rows_that_are_not_gathered_in_groups(old: str, new: str) -> None:
+    assert old in LONG_ROWS
+    nest = nest_from_text(HEAD + LONG_ROWS.replace(old, new))
+    assert nest_to_text(each_kernel(gather_in_groups, "").run(nest)) == nest_to_text(nest)
 
 
 @pytest.mark.parametrize(

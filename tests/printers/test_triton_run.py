@@ -14,6 +14,7 @@ from helpers import triton_cases
 from helpers.described_products import CASES as DESCRIBED
 from helpers.early_kernels import CASES as EARLY_CASES
 from helpers.effort import FULL
+from helpers.grouped_rows import GROUPED
 from helpers.joined_rows import JOINED
 from helpers.longest_first import LONGEST
 from helpers.padded_products import PADDED
@@ -48,7 +49,7 @@ COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
     *("compile_shared", "compile_padded", "compile_turns", "compile_rows", "compile_scans"),
-    "compile_triangles",
+    *("compile_triangles", "compile_grouped"),
     *("compile_divided", "compile_sunk"),
     *("compile_joined", "compile_described", "compile_together", "compile_longest"),
     "compile_early",
@@ -196,6 +197,21 @@ def test_rows_are_loaded_once_in_wide_words() -> None:
     pointwise = ("gelu", "large gelu", "batched gate")
     assert not [name for name in pointwise if rows[name]["divides"]], rows
     assert rows["transposed"]["divides"], rows  # its groups of programs share rows and columns
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_places_give_what_rows_give(name: str) -> None:
+    """In ragged rows, with infinities and NaN too."""
+    rows = [row for row in found("run_grouped") if row["case"] == name]
+    assert len(rows) == 2
+    assert all(row["groups"] and row["same"] for row in rows), rows
+    assert not [row for row in rows if not row["error"] <= row["allowed"]], rows
+
+
+def test_threads_that_gather_for_groups_do_not_meet() -> None:
+    rows = found("compile_grouped")
+    assert [row["case"] for row in rows] == [*GROUPED]
+    assert not [row for row in rows if row["spilled"] or any(row["meets"])], rows
 
 
 def test_scans_are_as_exact_as_float32() -> None:

@@ -28,6 +28,7 @@ def test_every_pass_is_listed_in_order() -> None:
     names = [name for name, _ in passes(program, target="cuda", dtype="bfloat16")]
     assert names == [n for n in pass_docs() if n != "once_per_row"]
     of_gpus = {"narrow_storage", "fold_after_loops", "untie_kernels", "divide_masked_loops"}
+    of_gpus |= {"gather_in_groups"}
     of_gpus |= {"narrow_operands", "unroll_short_loops", "merge_kernels", "join_rows"}
     of_gpus |= {"join_grids", "start_early", "sum_in_products", "sink", "select_once"}
     assert [n for n, _ in passes(program)] == [n for n in pass_docs() if n not in of_gpus]

@@ -27,6 +27,7 @@ from blockbuster_fusion.nest.nest import (
     NestStep,
     Positions,
     RunningFold,
+    Span,
     Statement,
     Store,
     Tile,
@@ -170,8 +171,12 @@ def _typed(tile: Tile, known: set[Tile]) -> str:
     """The name of a tile, with its axes and dtype where it is first written."""
     if tile in known:
         return tile.name
-    axes = ",".join(str(span.dim) for span in tile.spans)
+    axes = ",".join(map(_axis, tile.spans))
     return f"{tile.name}({axes}):{tile.dtype}"
+
+
+def _axis(span: Span) -> str:
+    return str(span.dim) if span.each == 1 else f"{span.dim}/{span.each}"
 
 
 def _access(access: Access) -> str:

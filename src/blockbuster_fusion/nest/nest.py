@@ -8,7 +8,7 @@ loop skips. Printers see no Graph.
 Statements are immutable and tiles are compared by identity. A pass returns a new kernel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeGuard
@@ -40,10 +40,19 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One block of a dim: that of a loop variable, or a fixed one. A unit dim has only block 0."""
+    """One block of a dim: that of a loop variable, or a fixed one. A unit dim has only block 0.
+
+    With `each`, an axis has one number for each group of so many neighbours in the block.
+    """
 
     dim: Dim
     at: Index | int
+    each: int = 1
+
+    @property
+    def whole(self) -> "Span":
+        """The span with all places of the block."""
+        return Span(self.dim, self.at)
 
     def __str__(self) -> str:
         return ":" if self.dim.unit else str(self.at)
@@ -159,12 +168,18 @@ class Store:
 class Compute:
     """Computes an expression for every element; operands broadcast along the axes they lack.
 
-    The tile may also be an operand: then it is an accumulator.
+    A number of a group broadcasts along the group. The tile may also be an operand: then it is an
+    accumulator.
     """
 
     tile: Tile
     expr: Expr
     operands: tuple[Tile, ...]
+
+    @property
+    def groups(self) -> Span | None:
+        """The groups along whose elements an operand broadcasts."""
+        return _groups((s for t in self.operands for s in t.spans), self.tile.spans)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -177,7 +192,7 @@ class Positions:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fold:
-    """Reduces a tile along one of its axes.
+    """Reduces a tile along one of its axes, or each group of neighbours along it.
 
     `tail_masked` says that elements beyond the end of the axis are not neutral: they are masked.
     """
@@ -187,6 +202,11 @@ class Fold:
     span: Span
     combiner: Combiner
     tail_masked: bool = True
+
+    @property
+    def groups(self) -> Span | None:
+        """The groups that are folded; None if the whole axis is."""
+        return _groups(self.tile.spans, (self.span,))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -513,6 +533,11 @@ def walk(body: Body) -> Iterator[Statement]:
         yield statement
         if isinstance(statement, For | Cascade):
             yield from walk(statement.body)
+
+
+def _groups(spans: Iterable[Span], places: Collection[Span]) -> Span | None:
+    """The first span of groups, of which others have the places."""
+    return next((s for s in spans if s not in places and s.whole in places), None)
 
 
 def is_placed(statement: Statement) -> TypeGuard[Lookup | Store]:

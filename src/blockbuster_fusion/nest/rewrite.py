@@ -180,4 +180,5 @@ class Renaming:
 
     def span(self, span: Span) -> Span:
         at = self.index(span.at) if isinstance(span.at, Index) else span.at
-        return Span(at.dim if isinstance(at, Index) else self.dims.get(span.dim, span.dim), at)
+        dim = at.dim if isinstance(at, Index) else self.dims.get(span.dim, span.dim)
+        return Span(dim, at, span.each)

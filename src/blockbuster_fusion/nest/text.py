@@ -8,7 +8,7 @@ code here:
     M0 = Dim(M)
     m = Index(M0)
     X = Buffer([BufferAxis(M0)], float32)
-    t1 = Tile([M0[m]], float32)                 # M0[m] is Span(M0, m)
+    t1 = Tile([M0[m]], float32)                 # M0[m] is Span(M0, m), M0[m, 8] is Span(M0, m, 8)
     Nest("scale", [
         Kernel("scale", [m], [
             Load(t1, X[M0[m]]),                 # X[M0[m]] is Access(X, [M0[m]])
@@ -150,7 +150,8 @@ class _Writer:
             case Axis() | Dim() | Index() | Buffer() | Tile() | Combiner():
                 return self.names.get(value) or self.define(value)
             case Span():
-                return f"{self.flat(value.dim)}[{self.flat(value.at)}]"
+                each = "" if value.each == 1 else f", {value.each}"
+                return f"{self.flat(value.dim)}[{self.flat(value.at)}{each}]"
             case Access():
                 inside = ", ".join(map(self.flat, value.spans)) or "()"
                 return f"{self.flat(value.buffer)}[{inside}]"
@@ -338,7 +339,11 @@ class _Reader:
     def subscript(self, node: ast.Subscript) -> object:
         owner, inside = self.value(node.value), self.value(node.slice)
         if isinstance(owner, Dim):
-            return self.made(node, Span, {"dim": owner, "at": inside})
+            names = ("at", "each") if isinstance(inside, tuple) else ("at",)
+            given = inside if isinstance(inside, tuple) else (inside,)
+            if len(given) > len(names):
+                raise _bad(node, "a span has the number of a block, and the length of groups")
+            return self.made(node, Span, {"dim": owner, **dict(zip(names, given, strict=False))})
         if isinstance(owner, Buffer):
             spans = inside if isinstance(inside, tuple) else (inside,)
             return self.made(node, Access, {"buffer": owner, "spans": spans})

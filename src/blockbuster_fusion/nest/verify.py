@@ -102,10 +102,14 @@ class _Kernel:
                 self.same(statement, statement.tile.spans, _kept(statement.target))
                 self.races(statement)
             case Compute():
-                own = set(statement.tile.spans)
+                own = {*statement.tile.spans, statement.groups}
                 for operand in statement.operands:
                     if not own.issuperset(operand.spans):
                         self.fail(statement, f"{operand} has axes that {statement.tile} lacks")
+            case Fold(groups=Span() as groups):
+                self.contained(statement, statement.span, statement.operand)
+                kept = [groups if s == statement.span else s for s in statement.operand.spans]
+                self.same(statement, statement.tile.spans, kept)
             case Fold() | Last():
                 left = [s for s in statement.operand.spans if s != statement.span]
                 self.contained(statement, statement.span, statement.operand)

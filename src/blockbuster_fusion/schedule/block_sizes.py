@@ -73,7 +73,7 @@ class BlockSizes:
 
     def block(self, span: Span) -> int:
         """The length of whole blocks; on a GPU one of a unit dim is a power of two."""
-        return self.blocks_of(span.dim).whole
+        return -(-self.blocks_of(span.dim).whole // span.each)
 
     def longest(self, span: Span) -> int:
         """The length of the first block of a span."""
@@ -81,7 +81,7 @@ class BlockSizes:
 
     def length(self, span: Span) -> float:
         """The mean length of the blocks of a span."""
-        return self.blocks_of(span.dim).mean
+        return self.blocks_of(span.dim).mean / span.each
 
     def elements(self, tile: Tile) -> float:
         return math.prod((self.length(span) for span in tile.spans), start=1.0)

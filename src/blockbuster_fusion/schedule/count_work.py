@@ -57,6 +57,8 @@ DEEP = 16
 BEFORE = 3.0
 """The products of that many numbers that take as long as threads wait for each other and for the
 first operands in a step."""
+WORD = 4
+"""The bytes of a register."""
 AT_A_TIME = 8
 """The rows of an operand that tensor cores read at a time."""
 
@@ -109,6 +111,7 @@ class _Count(BlockSizes):
         work.storing /= work.programs * work.busy
         work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
+        work.gathering /= work.programs * work.busy
         work.spread /= work.programs * work.busy
         work.crossed /= work.programs * work.busy
         work.handed_over /= work.programs * work.busy
@@ -172,9 +175,10 @@ class _Count(BlockSizes):
                 self.note_vectors(own)
         if self.facts.is_pointwise:
             work.handed_over += times * sum(self.is_handed_over(s, body) for s in loads)
-        work.held = max(
-            work.held, self.gathered + max(map(self.elements, own.computed), default=0.0)
-        )
+        held = [*map(self.elements, own.computed)]
+        if own.gathers:  # a block is held as it is loaded, and computed with group by group
+            held = [self.elements(s.tile) * s.source.buffer.dtype.bytes / WORD for s in loads]
+        work.held = max(work.held, self.gathered + max(held, default=0.0))
         before, self.rows_read = self.rows_read, set()
         for statement, made in own.made:
             if made is not None:
@@ -220,6 +224,8 @@ class _Count(BlockSizes):
                 operations, functions = self.facts.weights[statement]
                 work.operations += operations * elements
                 work.functions += functions * elements
+            case Fold(_, operand, groups=Span()):
+                work.operations += self.elements(operand) * times
             case Fold(tile, operand):
                 work.folding += times * self.waits(tile)
                 if statement.span != operand.spans[-1]:
@@ -374,7 +380,9 @@ class _Count(BlockSizes):
             registers = sum(self.elements(tile) * share for tile, share in over.items())
             self.work.held_over = max(self.work.held_over, registers)
             self.work.restarts += max(0.0, times - self.work.programs * self.work.busy)
-        ahead = times * max(0.0, trips - 1) if loop in self.streams else 0.0
+        after = times * max(0.0, trips - 1)
+        self.work.gathering += after if self.facts.bodies[loop.body].gathers else 0.0
+        ahead = after if loop in self.streams else 0.0
         self.body(loop.body, times * trips, ahead)
         self.gathered = before
 

@@ -35,8 +35,7 @@ DESCRIBING = 90
 """The compute capability from which on GPUs have tensor descriptors."""
 ACCUMULATED = 72
 """The elements of a thread beyond which a program has eight warps instead of four."""
-PER_THREAD = {Sharing.OWN: 8, Sharing.FOLDED: 32}
-PER_THREAD |= dict.fromkeys((Sharing.BUSY, Sharing.NARROW, Sharing.PASSED), 16)
+PER_THREAD = {**dict.fromkeys(Sharing, 16), Sharing.OWN: 8, Sharing.FOLDED: 32}
 """The elements of a thread in a kernel without products: one load of 16 bytes, in 16 bits. Threads
 have more if they are busy with functions of them, if loads are narrow, if they pass blocks on, and
 if they fold them: fewer wait for others. By 16 elements, gelu of 8192x4096 takes 33.4 µs instead of
@@ -146,6 +145,8 @@ STORING = 2.0
 EACH_START = 4e-10
 """The seconds between the starts of two programs that load blocks ahead; with products, while the
 processors are filled."""
+GATHERING = 2.0
+"""The time in which the loads of a step arrive that meets no other thread, in steps."""
 FOLDING = 0.3
 """The waiting of threads for each other in a fold, in steps."""
 CROSSED, OF_A_WARP = 1.05e-9, 256
@@ -247,7 +248,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     at_a_time = min(here.programs, max(1.0, programs / machine.processors))
     enough = KEPT_BUSY_BY_PRODUCTS if work.accumulated else KEPT_BUSY
     busy = processors * min(1.0, at_a_time * here.warps / enough)
-    meets = work.folding or work.multiplying or work.products
+    meets = (work.folding and not work.gathering) or work.multiplying or work.products
     is_long = machine.memory_for(work.arrays) is machine.main
     reached = POINTWISE if is_long and not meets else VECTOR
     operations = work.operations
@@ -282,7 +283,9 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     moving = _moving(work, machine, here, programs, at_a_time)
     if work.streaming and programs <= FEW_PROGRAMS and here.stages > 1 and not work.further:
         moving += MEETING * here.warps * running
-    longer, shorter = max(moving, computing), min(moving, computing)
+    gathering = rounds * work.gathering * GATHERING * machine.latency
+    *others, longer = sorted((gathering, moving, computing))
+    shorter = sum(others)
     if not work.products:
         longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
     is_serial = here.stages == 1 and bool(work.products)
@@ -291,7 +294,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     has_turns &= computing > moving  # else the memory has the last word
     starts = START / rounds if has_turns else START
     folding = FOLDING * (work.spread if work.multiplying else work.folding)
-    alone = work.steps - running + work.handed_over + STORING * work.storing
+    alone = work.steps - running - work.gathering + work.handed_over + STORING * work.storing
     is_streamed = alone <= 1 and not (running or work.multiplying or work.products)
     keeps_busy = is_streamed and machine.memory_for(work.arrays) is machine.main
     # Between the first programs and the last, one waits while others keep the main memory busy.

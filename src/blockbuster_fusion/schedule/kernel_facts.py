@@ -45,6 +45,8 @@ class BodyFacts:
     """Each statement with the tile that it writes, or folds."""
     mixed: frozenset[Tile]
     """The operands of dots that arithmetic of the same step reads or makes."""
+    gathers: bool
+    """True if groups of places have maxima and sums of their own."""
 
     @classmethod
     def of(cls, body: Body) -> "BodyFacts":
@@ -55,6 +57,7 @@ class BodyFacts:
             tuple(s for s in body if isinstance(s, Store)),
             tuple((s, s.operand if isinstance(s, Fold) else written(s)) for s in body),
             frozenset(mixed_tiles(body)),
+            any(isinstance(s, Fold) and s.groups is not None for s in body),
         )
 
 

@@ -15,6 +15,7 @@ from blockbuster_fusion.nest.passes.combine_where_read import combine_where_read
 from blockbuster_fusion.nest.passes.describe_operands import describe_operands
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
+from blockbuster_fusion.nest.passes.gather_in_groups import gather_in_groups
 from blockbuster_fusion.nest.passes.hoist import hoist
 from blockbuster_fusion.nest.passes.mirror_grid import mirror_grid
 from blockbuster_fusion.nest.passes.order_grid import order_grid
@@ -259,7 +260,10 @@ def optional_passes(
     def turns(nest: Nest) -> Nest:
         return take_turns(nest, schedule.programs) if schedule.programs else nest
 
-    late = each_kernel(fold_after_loops, "Folds blocks after loops rather than in them, on a GPU.")
+    late = (
+        each_kernel(fold_after_loops, "Folds blocks after loops rather than in them, on a GPU."),
+        each_kernel(gather_in_groups, "Gathers maxima and sums for groups of places, on a GPU."),
+    )
     return (
         Pass(
             "split_reduction", "Shares reductions among programs, if asked for.", share_reductions
@@ -271,7 +275,7 @@ def optional_passes(
         ),
         Pass("split_scan", "Shares scans among programs, if asked for.", share_scans),
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
-        *([late] if folds_late else []),
+        *(late if folds_late else ()),
         each_kernel(
             transpose, "Transposes products with few rows, if asked for.", "transpose_products"
         ),

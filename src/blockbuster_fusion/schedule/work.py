@@ -56,6 +56,9 @@ class Work:
     streaming: float = 0.0
     """The steps that only gather blocks, place by place; on a GPU, their loads run ahead too, but
     for the first of a loop."""
+    gathering: float = 0.0
+    """The steps that gather maxima and sums for groups of places, but for the first of a loop: no
+    thread waits for another one, but each for its own loads."""
     further: int = 0
     """The stages in which these run ahead beside the usual ones."""
     staged: float = 0.0

@@ -85,7 +85,8 @@ class SharedMemory:
 
     @cached_property
     def folds(self) -> list[Fold]:
-        return [s for s in self.kernel.statements if isinstance(s, Fold)]
+        statements = self.kernel.statements
+        return [s for s in statements if isinstance(s, Fold) and s.groups is None]
 
     @cached_property
     def streams(self) -> tuple[For, ...]:
@@ -249,4 +250,4 @@ def _repeats(loop: For, length: BlockLength) -> bool:
 
 
 def _elements(tile: Tile, length: BlockLength) -> int:
-    return math.prod(length(span.dim) for span in tile.spans)
+    return math.prod(-(-length(span.dim) // span.each) for span in tile.spans)

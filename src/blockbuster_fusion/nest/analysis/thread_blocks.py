@@ -30,13 +30,17 @@ class Sharing(IntEnum):
     """Those that it has loaded, in shorter pieces: rows are not aligned to vectors."""
     PASSED = 3
     """Others too: blocks are turned, or scanned."""
-    FOLDED = 4
+    GATHERED = 4
+    """Those that it has loaded; after loops, threads fold what each has gathered."""
+    FOLDED = 5
     """Those that it has loaded; then threads fold what they have together."""
 
 
 def sharing(kernel: Kernel) -> Sharing:
     """The way in which threads share the blocks of a kernel."""
     statements = tuple(kernel.statements)
+    if any(isinstance(s, Fold) and s.groups is not None for s in statements):
+        return Sharing.GATHERED
     if any(isinstance(s, Fold | Contract) for s in statements):
         return Sharing.FOLDED
     results = [[x.dim for x in s.target.spans] for s in statements if isinstance(s, Store)]

@@ -24,6 +24,7 @@ from blockbuster_fusion.nest.nest import (
     Lookup,
     Positions,
     RunningFold,
+    Span,
     Statement,
     Store,
     accesses,
@@ -128,6 +129,8 @@ class BodyPrinter:
 
     def compute(self, statement: Compute) -> str:
         tile, operands, expr = statement.tile, statement.operands, statement.expr
+        if statement.groups is not None:
+            return self.compute_in_groups(statement, statement.groups)
         dtypes = [t.dtype for t in operands]
         found = node_dtypes(expr, dtypes)[expr]
         there = {span for t in operands for span in t.spans}
@@ -141,6 +144,17 @@ class BodyPrinter:
             return text
         text = aligned(f"({text})", spans, tile.spans) if spans else text
         return f"tl.broadcast_to({text}, {self.values.shape(tile)})"
+
+    def compute_in_groups(self, statement: Compute, groups: Span) -> str:
+        """Computes with numbers of groups: places have an axis within their group."""
+        tile, operands, values = statement.tile, statement.operands, self.values
+        _, onto = values.in_groups("", tile.spans, groups)
+        cut = [values.in_groups(values.value(t), t.spans, groups) for t in operands]
+        texts = [aligned(text, spans, onto) for text, spans in cut]
+        flushed = self.shifted.get(statement, ())
+        dtypes = [t.dtype for t in operands]
+        text = self.variables.expr.write(statement.expr, texts, dtypes, flushed)
+        return f"tl.reshape({text}, {values.shape(tile)})"
 
     def fold(self, statement: Fold) -> str:
         operand, span, combiner = statement.operand, statement.span, statement.combiner
@@ -158,13 +172,16 @@ class BodyPrinter:
             if self.values.wide_ints and operand.dtype is DType.int64:
                 text = f"tl.cast({text}, tl.int64)"  # what comes of positions may be narrow
             text = self.values.guarded(text, operand.spans, span, other)
-        axis = operand.spans.index(span)
+        spans = operand.spans
+        if statement.groups is not None:
+            text, spans = self.values.in_groups(text, spans, statement.groups)
+        axis = spans.index(span)
         if combiner not in TRITON_REDUCTIONS:
             what = f"a block is folded by {combiner}"
             raise NoKernel(what=what, remedy='run it with target="interpret"')
         forms = _WITH_NAN if statement in self.seen_maxima else TRITON_REDUCTIONS
         made = self.variables.expr.reduction(forms[combiner], text, axis=axis)
-        left = tuple(s for s in operand.spans if s != span)
+        left = tuple(s for s in spans if s != span)
         made = aligned(made, left, statement.tile.spans)
         return f"{made} != 0" if is_truth else made
 

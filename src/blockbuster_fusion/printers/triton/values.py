@@ -16,6 +16,8 @@ from blockbuster_fusion.printers.triton.expressions import number_text
 from blockbuster_fusion.printers.triton.layout import position
 from blockbuster_fusion.printers.triton.variables import Variables
 
+Axes = tuple[Span, ...]
+
 
 class TileValues:
     """The tiles of one kernel, written with its variables."""
@@ -42,7 +44,15 @@ class TileValues:
         return f"tl.cast({name}, tl.int64)" if self.wide_positions else name
 
     def shape(self, tile: Tile) -> str:
-        return f"[{', '.join(self.variables.block(s.dim) for s in tile.spans)}]"
+        return f"[{', '.join(map(self.variables.length, tile.spans))}]"
+
+    def in_groups(self, text: str, spans: Sequence[Span], groups: Span) -> tuple[str, Axes]:
+        """A tile whose last axis is cut into groups, with an axis for them and one within each."""
+        if groups.whole not in spans:
+            return text, tuple(spans)
+        assert spans[-1] == groups.whole, "groups are cut along the last axis alone"
+        lengths = [*map(self.variables.length, (*spans[:-1], groups)), self.variables.each(groups)]
+        return f"tl.reshape({text}, [{', '.join(lengths)}])", (*spans[:-1], groups, spans[-1])
 
     def filled(self, tile: Tile, value: float) -> str:
         if value == 0 or (tile.dtype is DType.bool_ and value < 0):

@@ -20,6 +20,8 @@ class Variables:
         self.names = names or ParameterNames(kernel)
         self.used: set[str] = set()
         self.offsets: dict[Dim, str] = {}
+        self.groups: dict[str, str] = {}
+        """The numbers of groups in blocks, which are constants."""
         self.declared: dict[Index | None, dict[str, str]] = {None: {}}
         """The variables that are defined at the beginning of each loop, or of the kernel (None)."""
         self.grid = set(kernel.grid)
@@ -45,6 +47,19 @@ class Variables:
     def block(self, dim: Dim) -> str:
         """The length of a dim's blocks."""
         return self.use(self.names.blocks[dim])
+
+    def length(self, span: Span) -> str:
+        """The length of an axis of a tile: of a block, or the number of its groups."""
+        block = self.block(span.dim)
+        if span.each == 1:
+            return block
+        name = self.names.local("groups", f"{self.names.suffixes[span.dim]}_{span.each}")
+        self.groups[name] = f"({block} + {span.each - 1}) // {span.each}"
+        return name
+
+    def each(self, span: Span) -> str:
+        """The length of groups: at most that of a block."""
+        return f"{self.block(span.dim)} // {self.length(span)}"
 
     def count(self, dim: Dim) -> str:
         """The number of blocks of a dim."""
@@ -124,5 +139,7 @@ class Variables:
 
     def preamble(self) -> list[str]:
         """The definitions at the beginning of the kernel."""
-        made = [f"{name} = tl.arange(0, {self.block(dim)})" for dim, name in self.offsets.items()]
+        made = [f"{name}: tl.constexpr = {value}" for name, value in self.groups.items()]
+        offsets = self.offsets.items()
+        made += [f"{name} = tl.arange(0, {self.block(dim)})" for dim, name in offsets]
         return [*made, *self.declarations(None)]
