@@ -23,6 +23,9 @@ MOST_REGISTERS = 255
 """The registers of a thread; what it holds beyond that is spilled to memory."""
 USED, PER_ELEMENT = 20, 0.8
 """The registers of a thread beside its elements, and those for each of them."""
+IN_ONE_STEP = 0.25
+"""The share of the accumulators of products with vectors that threads hold in a program of one
+step: they add up what they load at once, and keep no addresses for a next step."""
 BESIDE, BESIDE_DESCRIBED = 56, 28
 """The registers of a thread beside the accumulators of products; and if descriptors load their
 operands, so that a thread keeps no addresses."""
@@ -115,9 +118,9 @@ PROGRAM, WARP = 0.62e-9, 0.15e-9
 all processors."""
 BEGUN = 0.01
 """The share of the starts of programs without loops that nothing hides."""
-ENDS = {False: 1.5, True: 1.0}
+ENDS = 1.5
 """The blocks of a product with vectors that nothing hides: the first one comes, and the last one is
-multiplied. By whether the program has one step: its block does not go through shared memory."""
+multiplied."""
 EACH_STEP = 50
 """The additions that a thread could do while it loads its share of such a block, and waits for the
 others: addresses, copies and a barrier, however few its elements are."""
@@ -218,6 +221,8 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     each = max(work.held, beside_loops) / (32 * warps)
     beside = BESIDE_DESCRIBED if loads_by_descriptors(work, machine, schedule) else BESIDE
     own = beside_loops / (32 * warps) + beside if work.accumulated else 0.0
+    if work.is_one_step:
+        each, own = IN_ONE_STEP * beside_loops / (32 * warps), 0.0
     registers = min(MOST_REGISTERS, max(own, USED + each * PER_ELEMENT))
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
     shared = work.each_stage * (stages - 1) + work.kept
@@ -299,15 +304,19 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     keeps_busy = is_streamed and machine.memory_for(work.arrays) is machine.main
     # Between the first programs and the last, one waits while others keep the main memory busy.
     waits = min(rounds, 2 + rounds / at_a_time) if keeps_busy else rounds
-    if work.spread:  # the same for products with vectors; and whatever ends makes room for one
+    if work.is_one_step:
+        longer, waits = max(longer, mean_rounds * (alone + folding) * machine.latency), 1.0
+    elif work.spread:  # the same for products with vectors; and what ends makes room for one
         waits = 1 + max(0.0, mean_rounds - 1) / at_a_time
-        alone += THROUGH_SHARED if running else 0.0
+        alone += THROUGH_SHARED
     waiting = waits * (alone + folding + starts) * machine.latency
     waiting += BEGUN * programs * PROGRAM if keeps_busy else 0.0
     filling = min(programs, machine.processors * here.programs)
     waiting += _crossing(work, here.warps) * programs / machine.processors
-    if work.spread:
-        waiting += ENDS[not running] * work.staged / machine.main.each
+    if work.is_one_step:
+        waiting += TAIL * work.arrays * filling / programs / machine.main.total
+    elif work.spread:
+        waiting += ENDS * work.staged / machine.main.each
     if work.streaming:  # each program waits for the first blocks that it loads ahead
         waiting += EACH_START * programs
     if work.products:
@@ -322,7 +331,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
         waiting += stored * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.each_stage * ((schedule.stages or 1) - 1) + work.kept
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
-    beside = (1 - OVERLAP[bool(work.products)]) * shorter
+    beside = 0.0 if work.is_one_step else (1 - OVERLAP[bool(work.products)]) * shorter
     waiting += FETCHING if is_described else 0.0
     has_few = work.has_few_columns or not work.is_grouped
     coming = work.staged * (here.stages - 1) * at_a_time

@@ -23,7 +23,8 @@ concerns."""
 USUAL = 1.01
 """The factor within which an option is left to the rule of thumb."""
 LESS = 0.999
-"""The share of the time that descriptors must leave: where they change nothing, there are none."""
+"""The share of the time that descriptors must leave, and other warps for products with vectors:
+where they change nothing, there are none."""
 MOST_FREE = 6
 """The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
@@ -224,7 +225,7 @@ class _Search:
         for change in space.searched_launches:
             schedule = replace(best.schedule, **change)
             other = Found(times.predicted(schedule, best.tiles), schedule, best.tiles)
-            if other.seconds.device <= best.seconds.device * _limit(change, best.schedule):
+            if other.seconds.device <= best.seconds.device * _limit(change, best.schedule, space):
                 best = other
         self.visited.append(best)
         return best
@@ -241,12 +242,14 @@ def _form(schedule: Schedule) -> tuple[Grid, bool, bool]:
     return (schedule.grid, schedule.apart, schedule.padded)
 
 
-def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:
+def _limit(change: Mapping[str, Any], schedule: Schedule, space: Space) -> float:
     """The share of the time that a change of options of launches must leave."""
     if "described" in change:
         return LESS if change["described"] else 1.0
     ((name, value),) = change.items()
     if value is None:
         return USUAL
+    if name == "warps" and not space.multiplied:
+        return LESS
     is_free = name == "stages" and 1 < value <= MOST_FREE
     return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN

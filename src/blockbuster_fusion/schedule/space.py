@@ -53,7 +53,8 @@ SHORTEST_DOT = 16
 LONGEST = {"cpu": 16384, "cuda": 4096}
 """The longest tile of an axis that no product has."""
 LONGEST_FOLDED = 8192
-"""The same for an axis along which a GPU folds each block: its threads meet less often."""
+"""The same for an axis along which a GPU folds each block, or multiplies it with a vector: its
+threads meet less often."""
 SHORTEST_SUM = 64
 """The shortest tile of a GPU along which dots sum contiguous rows: 128 bytes of 16-bit numbers."""
 SHORTEST_STREAM = 32
@@ -80,7 +81,7 @@ FULL = 4
 MOST_BYTES = {"cpu": 256 << 10, "cuda": 16 << 10}
 """The bytes of the largest tile, in float32."""
 MOST_FOLDED_BYTES = 32 << 10
-"""The same for tiles that a GPU folds."""
+"""The same for tiles that a GPU folds, or multiplies with vectors."""
 MOST_MIRRORED_BYTES = 64 << 10
 """The same for a grid by diagonals, whose programs read short pieces of rows apart."""
 MOST_PRODUCT_BYTES = 128 << 10
@@ -114,6 +115,7 @@ class Space:
         self.streamed = self._streamed()
         self.summed = self._summed() if machine.target == "cuda" else set()
         self.folded = self._folded() if machine.target == "cuda" else set()
+        self.long = self.folded | (self.streamed - self.multiplied)
 
     def is_product(self, statement: Statement) -> TypeGuard[Contract]:
         """True for a product of matrices; on a GPU, products with vectors have tiles as others."""
@@ -196,7 +198,7 @@ class Space:
         least = SHORTEST_SUM if dim in self.summed else least
         most = (LONGEST_DOT if is_multiplied else LONGEST)[target]
         most = LONGEST_IN_PLACE if self.in_place else most
-        most = LONGEST_FOLDED if dim in self.folded else most
+        most = LONGEST_FOLDED if dim in self.long else most
         whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()
         first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
         powers = [1 << power for power in range(first, last)]
@@ -417,8 +419,8 @@ class Space:
                 made = getattr(statement, "tile", None)
                 if made is not None and made not in self.in_place:
                     dims = tuple(span.dim for span in made.spans)
-                    folds = any(dim in self.folded for dim in dims)
-                    found[dims, MOST_FOLDED_BYTES if folds else most] = None
+                    is_long = not multiplies and any(dim in self.long for dim in dims)
+                    found[dims, MOST_FOLDED_BYTES if is_long else most] = None
         return tuple(found)
 
     def fits(self, tiles: Mapping[Dim, int]) -> bool:

@@ -141,6 +141,11 @@ class Work:
     """The lengths of the loops over its programs (nest/analysis/launch_order.py)."""
 
     @property
+    def is_one_step(self) -> bool:
+        """True if programs multiply whole rows with vectors, in one step."""
+        return bool(self.spread) and self.multiplying <= 1
+
+    @property
     def passed(self) -> float:
         """All bytes that memories and caches pass on."""
         return self.moved + self.scratch + self.wasted
