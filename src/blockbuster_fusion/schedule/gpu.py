@@ -68,8 +68,9 @@ TRANSPOSED = 0.97
 same few columns, and each has rows of its own."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
-IN_A_ROW = 17e-9
-"""The seconds until tensor cores have added a product of few rows, some 33 cycles."""
+IN_A_ROW = 18.5e-9
+"""The seconds until tensor cores have added a product of few rows, some 33 cycles at the clock of
+short kernels."""
 EXACT, EACH_EXACT = {False: 0.78, True: 0.4}, 32
 """The share of the vector rate that exact products reach, by whether an operand is computed, and
 the accumulators of a thread with which they do. With fewer, a thread reads more operands; with
@@ -404,6 +405,8 @@ def _moving(
     parts += [(work.scratch, cache if is_held else main)]
     if both:  # memories are busy at a time
         from_memory = max(once, main_bytes(work, machine, here)) / rate(main)
+        if work.has_parts and is_held:  # the next kernel reads them from the cache
+            from_memory -= work.written / rate(main)
         from_memory += 0.0 if is_held else work.scratch / rate(main)
         if work.is_scattered or (work.multiplying and not work.products):  # with vectors
             from_memory *= 1 + CUT * short
