@@ -78,7 +78,7 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
     """
     if machine.target == "cuda":
         if len(works) > 1 and schedule.described:
-            schedule = replace(schedule, described=False)
+            schedule = replace(schedule, described=False, joined=False)
         alone = [gpu_seconds(work, machine, schedule) for work in works]
         together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
         device = max(*alone, *together, 0.0) + machine.step

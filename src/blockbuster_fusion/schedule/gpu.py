@@ -132,7 +132,7 @@ SERIAL, HELD_IN_TURNS = 1.45, 4
 each other; and for the registers of what they hold over the loop."""
 TWINS = 0.06
 """The share of time that products of the same rows in a step take longer: tensor cores wait between
-steps until both are there. They go on with another program, if no group of four warps waits for
+steps until both are there, unless both are joined. They go on with another program, if no group of four warps waits for
 another one of its own."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
@@ -251,11 +251,14 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     is_described = loads_by_descriptors(work, machine, schedule)
     is_counted = has_turns and work.accumulated and not is_described
     slower = TURNS * (LARGE / work.accumulated) ** 2 if is_counted else 0.0
-    slower += SERIAL - 1 if has_turns and not work.is_plain else 0.0
+    is_joined = is_described and schedule.joined and work.is_joinable
+    is_plain = work.is_plain_joined if is_joined else work.is_plain
+    slower += SERIAL - 1 if has_turns and not is_plain else 0.0
     is_cut = work.piece < LINE
     share = DESCRIBED[is_cut] if is_described and work.is_grouped else 1.0
-    goes_on = work.has_twins and at_a_time >= 2 and here.warps <= WARPS
-    slower += TWINS if work.has_twins and not goes_on else 0.0
+    has_twins = work.has_twins and not is_joined
+    goes_on = has_twins and at_a_time >= 2 and here.warps <= WARPS
+    slower += TWINS if has_twins and not goes_on else 0.0
     computing *= 1 - OVERLAP[True] if goes_on else 1.0  # the other program multiplies meanwhile
     computing += _multiplying(work, machine, here, programs) * (1.0 + slower) * share
     mean_rounds = programs / (machine.processors * here.programs)

@@ -23,7 +23,8 @@ concerns."""
 USUAL = 1.01
 """The factor within which an option is left to the rule of thumb."""
 LESS = 0.999
-"""The share of the time that descriptors must leave: where they change nothing, there are none."""
+"""The share of the time that descriptors, and joined products, must leave: where they change
+nothing, there are none."""
 MOST_FREE = 6
 """The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
@@ -238,7 +239,7 @@ def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:
     ((name, value),) = change.items()
     if value is None:
         return USUAL
-    if name == "described":
+    if name in ("described", "joined"):
         return LESS if value else 1.0
     is_free = name == "stages" and value <= MOST_FREE
     return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN

@@ -16,7 +16,7 @@ from blockbuster_fusion.schedule.kernel_facts import KernelFacts
 from blockbuster_fusion.schedule.schedule import Schedule, left_out
 from blockbuster_fusion.schedule.work import Work
 
-PREDICTED = ("warps", "stages", "programs", "described", "early", "threads")
+PREDICTED = ("warps", "stages", "programs", "described", "joined", "early", "threads")
 """The options of a schedule that the time of a launch depends on."""
 OwnTiles = tuple[int | None, ...]
 """The tiles of the dims of one kernel; None for a dim that has none."""
