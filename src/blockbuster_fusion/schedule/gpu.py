@@ -131,9 +131,9 @@ SERIAL, HELD_IN_TURNS = 1.45, 4
 """The factor for kernels in turns that do more than to sum one product, whose products wait for
 each other; and for the registers of what they hold over the loop."""
 TWINS = 0.06
-"""The share of time that products of the same rows in a step take longer: tensor cores wait between
-steps until both are there, unless both are joined. They go on with another program, if no group of four warps waits for
-another one of its own."""
+"""The share of time that products of the same rows in a step take longer, unless they are joined:
+tensor cores wait between steps until both are there. They go on with another program, if no group
+of four warps waits for another one of its own."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10

@@ -126,7 +126,7 @@ def joined_end(values: TileValues, pair: JoinedProducts) -> str:
 
 
 def joined_operand(values: TileValues, pair: JoinedProducts) -> str:
-    """The parameter for the descriptor of both arrays; the other one says which of them is first."""
+    """The parameter for the descriptor of both arrays; the other one tells which is first."""
     return values.variables.use(values.variables.names.pointers[pair.buffers[0]])
 
 
