@@ -123,6 +123,9 @@ FIRST = 0.7
 """The share of the waiting for the first block of a program with products that nothing hides."""
 PARTS = 1.08
 """The factor for products of which programs store parts."""
+STILL_HELD = 0.5
+"""The share of the bytes of parts that stay in the second cache, where the next kernel reads them.
+"""
 TURNS, LARGE = 0.04, 128 * 256
 """The share of time that products take longer if programs compute their blocks in turns, as one
 loop counts all steps; and the elements of a block for which it holds. With smaller ones steps are
@@ -408,8 +411,8 @@ def _moving(
     parts += [(work.scratch, cache if is_held else main)]
     if both:  # memories are busy at a time
         from_memory = max(once, main_bytes(work, machine, here)) / rate(main)
-        if work.has_parts and is_held:  # the next kernel reads them from the cache
-            from_memory -= work.written / rate(main)
+        if work.has_parts and is_held:
+            from_memory -= STILL_HELD * work.written / rate(main)
         from_memory += 0.0 if is_held else work.scratch / rate(main)
         if work.is_scattered or (work.multiplying and not work.products):  # with vectors
             from_memory *= 1 + CUT * short
