@@ -1,6 +1,6 @@
 """Runs a snapshot by its printed Triton kernels, on CPU tensors: needs TRITON_INTERPRET=1."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -32,14 +32,19 @@ def run(
     constant: tuple[str, ...] = (),
     device: str = "cpu",
     options: Mapping[str, int] | None = None,
+    placed: Callable[[torch.Tensor, Mapping[Buffer, torch.Tensor]], torch.Tensor] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The outputs by name, axes in the order of the program's."""
+    """The outputs by name, axes in the order of the program's.
+
+    `placed` gives an input another place in memory, by those before it.
+    """
     sizes = sizes_of(nest, inputs)
     kernels = TritonKernels(nest, tiles, source=print_triton(nest, constant))
     tensors: dict[Buffer, torch.Tensor] = {}
     for buffer in nest.inputs:
         given = torch.from_numpy(np.array(inputs[buffer.name]))
-        tensors[buffer] = given.to(device=device, dtype=TORCH[buffer.dtype])
+        given = given.to(device=device, dtype=TORCH[buffer.dtype])
+        tensors[buffer] = given if placed is None else placed(given, tensors)
     for buffer in (*nest.between, *(view.buffer for view in nest.outputs)):
         if buffer not in tensors:
             shape = [axis_length(a, sizes, tiles) for a in buffer.axes]

@@ -509,6 +509,41 @@ Nest("f", [Kernel("f", [m], [
 ])], [X], [View(O, [M]), View(S, [M])])
 """
 
+GATES = """
+R = Axis(33)
+S = Axis(48)
+C = Axis(64)
+R0 = Dim(R)
+S0 = Dim(S)
+C0 = Dim(C)
+i = Index(R0)
+l = Index(S0)
+j = Index(C0)
+A = Buffer([BufferAxis(R0), BufferAxis(S0)], bfloat16)
+B = Buffer([BufferAxis(C0), BufferAxis(S0)], bfloat16)
+E = Buffer([BufferAxis(C0), BufferAxis(S0)], bfloat16)
+P = Buffer([BufferAxis(R0), BufferAxis(C0)], bfloat16)
+rows = Tile([R0[i], S0[l]], float32)
+left = Tile([C0[j], S0[l]], float32)
+right = Tile([C0[j], S0[l]], float32)
+one = Tile([R0[i], C0[j]], float32)
+two = Tile([R0[i], C0[j]], float32)
+made = Tile([R0[i], C0[j]], float32)
+Nest("f", [Kernel("f", [i, j], [
+    Fill(one, 0.0),
+    Fill(two, 0.0),
+    For(l, [
+        Load(rows, A[R0[i], S0[l]]),
+        Load(left, B[C0[j], S0[l]]),
+        Load(right, E[C0[j], S0[l]]),
+        Contract(one, rows, left, S0[l], [False, False]),
+        Contract(two, rows, right, S0[l], [False, False]),
+    ], gathered=[[add, [one]], [add, [two]]]),
+    Compute(made, x0 * x1, [one, two]),
+    Store(P[R0[i], C0[j]], made),
+], is_described=True)], [A, B, E], [View(P, [R, C])])
+"""
+
 FEW_ROWS = ODD_PRODUCT.replace("R = Axis(33)", "R = Axis(5)").replace(
     "C = Axis(48)", "C = Axis(72)"
 )
@@ -570,6 +605,8 @@ Nest("f", [
 ], [X], [View(Y, [M, N])], between=[P, T])
 """
 
+TURNED_COLUMNS = "Buffer([BufferAxis(S0), BufferAxis(C0)], bfloat16)"
+OTHER_TYPE = "Buffer([BufferAxis(C0), BufferAxis(S0)], float16)"
 CASES = {
     "fold_casts": ("fold_casts", WIDENED_AND_ROUNDED, None),
     "accumulate_in_place": ("accumulate_in_place", SUM_BESIDE_ITS_ACCUMULATOR, None),
@@ -620,6 +657,8 @@ CASES = {
     "describe_operands": ("describe_operands", ODD_PRODUCT, Schedule(described=True)),
     "describe_operands, not asked for": ("describe_operands", ODD_PRODUCT, None),
     "describe_operands, no product": ("describe_operands", SQUARE, Schedule(described=True)),
+    "join_products": ("join_products", GATES, Schedule(joined=True)),
+    "join_products, not asked for": ("join_products", GATES, None),
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),
@@ -634,6 +673,34 @@ def test_pass(
     name: str, body: str, schedule: Schedule | None, golden: Callable[[str], None]
 ) -> None:
     golden(run(name, body, schedule))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (", is_described=True", ""),
+        ("Load(right, E[", "Load(right, B["),  # one array
+        ("E = Buffer([BufferAxis(C0), BufferAxis(S0)], bfloat16)", f"E = {TURNED_COLUMNS}"),
+        ("E = Buffer([BufferAxis(C0), BufferAxis(S0)], bfloat16)", f"E = {OTHER_TYPE}"),
+        ("Fill(two, 0.0)", "Fill(two, 1.0)"),
+        (
+            "Contract(two, rows, right, S0[l], [False, False])",
+            "Contract(two, rows, right, S0[l], [False, True])",
+        ),
+        ("Contract(two, rows, right,", "Contract(two, again, right,"),  # other rows
+    ],
+)
+def test_other_products_are_not_joined(old: str, new: str) -> None:
+    """Each by itself keeps two products from being one."""
+    body = GATES.replace(old, new)
+    if "BufferAxis(S0), BufferAxis(C0)" in new:
+        body = body.replace("E[C0[j], S0[l]]", "E[S0[l], C0[j]]")
+    if "again" in body:
+        tile = "again = Tile([R0[i], S0[l]], float32)\none = Tile"
+        load = "Load(again, A[R0[i], S0[l]]), Load(left,"
+        body = body.replace("one = Tile", tile).replace("Load(left,", load)
+    assert body != GATES
+    assert "is_joined" not in run("join_products", body, Schedule(joined=True))
 
 
 def test_every_pass_has_a_case() -> None:

@@ -324,6 +324,9 @@ def test_descriptors_compile(name: str) -> None:
     assert row["loads"] == bool(descriptors)
     assert row["stores"] == bool(schedule.programs and descriptors > 2)
     assert not row["spilled"]
+    is_joined = schedule.joined and name not in ("joined, not aligned", "joined, straight")
+    assert row["joined"] == is_joined
+    assert row["widest"] == 128 or not is_joined  # two blocks of 64 columns at a time
 
 
 def test_gates_are_computed_behind_loops() -> None:

@@ -67,6 +67,8 @@ int cuTensorMapEncodeTiled(int64_t *made, int dtype, u rank, int64_t at, const u
                        each[0], each[1], interleaved, swizzle, promotion, beyond};
     *made = 0;
     for (int i = 0; i < 14; i++) *made = (*made * 31 + given[i]) % 1000003;
+    for (int i = 2; i < rank; i++)
+        *made = (*made * 31 + lengths[i] + 7 * steps[i - 1] + 11 * block[i] + each[i]) % 1000003;
     return (intptr_t)made % 64 ? 1 : code;
 }
 static _Thread_local void *context;
@@ -163,6 +165,31 @@ def test_a_matrix_is_given_as_a_descriptor(notes: Any) -> None:
         assert found == [7, encoded, 300, 200, 208, 1, 3200, 0, 0]
     without = compiled(signature, 9)  # for a GPU without descriptors
     assert driver_launch(without, (5,), template, pointers, matrices=matrices) is None
+
+
+def test_two_matrices_are_given_as_one_descriptor(notes: Any) -> None:
+    """It begins with the lower one, and the other parameter tells which that is."""
+    signature = {"W": "tensordesc<bf16[2, 128, 64]>", "V": "i32", "N": "i32"}
+    about = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [2, 128, 64]}
+    made = compiled(signature, 11, tensordesc_meta=[about])
+    size = 300 * 208 * 2
+    matrix = Matrix((300, 200), (208, 1), (128, 64), other=1, bytes=size)
+    plain = Matrix((300, 200), (208, 1), (128, 64))
+    pointers, template = [(0, 0), (1, 1)], [None, None, 7]
+    launch = driver_launch(made, (5,), template, pointers, matrices={0: matrix, 1: plain})
+    assert launch is not None
+    run = single(launch, 0, 2)
+    for number, (first, second) in enumerate([(1600, 1600 + size), (1600 + 2 * size, 1600)]):
+        run([first, second])
+        encoded = checksum([9, 3, 1600, 200, 300, 416, 64, 128, 1, 1, 0, 3, 2, 0])
+        encoded = checksum([encoded, 2 + 7 * abs(second - first) + 11 * 2 + 1])
+        found = noted(notes)[20 * number :][9:20]
+        assert found == [encoded, 2, 300, 200, 0, 208, 1, 2 + number, 7, 0, 0]
+    for second in (1600, 1600 + size - 16, 1600 + (1 << 40)):  # the same, too near, too far
+        before = noted(notes)
+        (stopped,) = [run([1600, second])]
+        assert stopped is not None
+        assert noted(notes) == before
 
 
 class Kernel:

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -185,6 +186,30 @@ def test_a_matrix_is_described_unless_its_address_is_not_aligned() -> None:
     launch([unaligned, aligned, aligned])
     assert function.compiled[1][0] is unaligned
     assert len(function.run_with) == 1
+
+
+def test_two_matrices_are_joined_unless_they_overlap() -> None:
+    """Then, and if one is at an odd address, each has a descriptor of its own or none."""
+    function = Function([])
+    plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4}, {})
+    one = Matrix((8, 8), (8, 1), (4, 4))
+    matrices = {0: replace(one, other=2, bytes=8 * 8 * 4), 2: one}
+    launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [], matrices)
+    whole = torch.zeros(257)
+    parts = [whole[at : at + 64].view(8, 8) for at in (0, 64, 128, 32, 65)]
+    for first, second, order in [(0, 1, 2), (0, 2, 2), (2, 0, 3)]:
+        launch([parts[first], parts[first], parts[second]])
+        joined, _, told = function.run_with[-1]
+        assert joined.base is parts[min(first, second)]
+        assert (joined.shape, joined.block_shape) == ([2, 8, 8], [2, 4, 4])
+        assert joined.strides == [64 * abs(first - second), 8, 1]
+        assert told == order
+    for second in (0, 3):
+        launch([parts[0], parts[0], parts[second]])
+        assert [x.base for x in function.run_with[-1][::2]] == [parts[0], parts[second]]
+    launch([parts[0], parts[0], parts[4]])
+    assert function.run_with[-1][0].base is parts[0]
+    assert function.run_with[-1][2] is parts[4]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.tiling import Extents, Tiling
-from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.printers.triton.launch_plan import options_of
 from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import predicted
@@ -136,15 +136,61 @@ def test_long_sums_are_shared() -> None:
     assert choice.schedule.split["K"] >= 8
 
 
+def test_short_sums_of_few_rows_are_shared() -> None:
+    """One program for each 16 columns waits for 176 products in a row, on half of the processors.
+
+    Parts of the sums stay in the second cache: 6.2 µs instead of 6.9 were measured.
+    """
+    choice = best("product, sum", M=16, K=2816, N=1024)
+    assert choice.schedule.split["K"] >= 4
+    assert not choice.schedule.atomic
+
+
+def test_memory_that_is_cleared_costs_a_launch() -> None:
+    (usual, *_) = choices("product, sum", M=16, K=2816, N=1024)
+    improver = Improver([usual], H200)
+    parts, sums = (
+        improver.seconds(replace(usual, schedule=Schedule(split={"K": 8}, atomic=atomic)), {})
+        for atomic in (False, True)
+    )
+    assert sums > parts + 0.5 * H200.step
+
+
 @pytest.mark.parametrize("rows", [1024, 4096])
 def test_two_products_of_the_same_rows_have_two_programs_at_a_time(rows: int) -> None:
     """One program of eight warps was chosen, whose products wait for each other in each step."""
-    choice = best("gated rows", M=rows, K=4096, N=14336)
+    choice = best("gated product", M=rows, K=4096, N=14336)
     nest, tiles = choice.scheduled()
     (work,) = (work_of(k, Tiling(Extents(), tiles), "cuda") for k in nest.kernels)
     assert work.has_twins
     assert residents(work, H200, choice.schedule).programs == 2
     assert choice.schedule.warps == 4
+
+
+@pytest.mark.parametrize("rows", [1024, 4096])
+def test_two_products_of_the_same_rows_are_one(rows: int) -> None:
+    """One instruction multiplies with 128 columns of each: 2158 µs instead of 2241 for a layer."""
+    choice = best("gated rows", M=rows, K=4096, N=14336)
+    assert tiles_of(choice) == {"M": 128, "N": 128, "K": 64}
+    assert choice.schedule.joined
+    assert choice.schedule.programs == H200.processors
+    (kernel,) = choice.scheduled()[0].kernels
+    assert kernel.is_joined
+    assert kernel.programs == H200.processors
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "machine"),
+    [
+        ("gated product", {"M": 4096, "K": 4096, "N": 14336}, H200),  # columns lie otherwise
+        ("gated rows", {"M": 4096, "K": 4096, "N": 14336}, replace(H200, instructions="sm_80")),
+        ("gated rows", {"M": 16, "K": 1024, "N": 2816}, H200),
+        ("turned", {"M": 4096, "K": 4096, "N": 4096}, H200),
+    ],
+)
+def test_other_products_are_not_joined(name: str, sizes: dict[str, int], machine: Machine) -> None:
+    choice = Improver(choices(name, **sizes), machine).best(())[0]
+    assert not choice.schedule.joined
 
 
 def test_rows_of_two_products_are_read_once() -> None:

@@ -354,8 +354,9 @@ class Kernel:
 
     With `programs`, at most so many run the body for all places of the grid, in turns, on a GPU.
     There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py), and a
-    described kernel loads operands by tensor descriptors (passes/describe_operands.py). An early
-    one may start before the kernel before it has ended (passes/start_early.py).
+    described kernel loads operands by tensor descriptors (passes/describe_operands.py). A joined
+    one computes two products as one (passes/join_products.py). An early one may start before the
+    kernel before it has ended (passes/start_early.py).
     """
 
     name: str
@@ -364,6 +365,7 @@ class Kernel:
     programs: int = 0
     is_mirrored: bool = False
     is_described: bool = False
+    is_joined: bool = False
     early: bool = False
 
     @property

@@ -82,6 +82,7 @@ class Config:
         words += ["mirrored"] * self.schedule.mirrored
         words += ["products transposed"] * self.schedule.transposed
         words += ["operands described"] * self.schedule.described
+        words += ["products joined"] * self.schedule.joined
         words += ["launched together"] * self.schedule.together
         words += ["launched early"] * self.schedule.early
         words += [f"{name} {number}" for name, number in self.launch.items()]

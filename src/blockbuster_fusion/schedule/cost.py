@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.nest import Clear, Nest
 from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds, main_bytes, residents
@@ -59,7 +59,14 @@ def predicted(
     for launched in nest.launches:
         works = [work_of(kernel, tiling, machine.target) for kernel in launched.kernels]
         total += predicted_launch(works, machine, schedule.of_launch(launched, nest.kernels))
-    return total
+    return total + clearing(machine) * sum(isinstance(step, Clear) for step in nest.steps)
+
+
+def clearing(machine: Machine) -> Seconds:
+    """The time until an array is 0 that kernels add to: on a GPU, that of a launch."""
+    if machine.target == "cpu":
+        return Seconds(0.0)
+    return Seconds(machine.step, machine.launch)
 
 
 def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule) -> Seconds:
@@ -71,7 +78,7 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
     """
     if machine.target == "cuda":
         if len(works) > 1 and schedule.described:
-            schedule = replace(schedule, described=False)
+            schedule = replace(schedule, described=False, joined=False)
         alone = [gpu_seconds(work, machine, schedule) for work in works]
         together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
         device = max(*alone, *together, 0.0) + machine.step

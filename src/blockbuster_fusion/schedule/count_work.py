@@ -122,6 +122,8 @@ class _Count(BlockSizes):
         work.has_few_columns = bool(work.products) and is_tall
         if work.products and not work.by_words:
             work.is_describable = self.facts.is_describable
+            work.is_joinable = self.facts.is_joinable
+            work.is_plain_joined = self.facts.is_plain_joined
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
         if self.has_tensor_cores and work.staged:

@@ -78,8 +78,9 @@ TRANSPOSED = 0.97
 same few columns, and each has rows of its own."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
-IN_A_ROW = 17e-9
-"""The seconds until tensor cores have added a product of few rows, some 33 cycles."""
+IN_A_ROW = 18.5e-9
+"""The seconds until tensor cores have added a product of few rows, some 33 cycles at the clock of
+short kernels."""
 EXACT, EACH_EXACT = {False: 0.78, True: 0.4}, 32
 """The share of the vector rate that exact products reach, by whether an operand is computed, and
 the accumulators of a thread with which they do. With fewer, a thread reads more operands; with
@@ -132,6 +133,9 @@ FIRST = 0.7
 """The share of the waiting for the first block of a program with products that nothing hides."""
 PARTS = 1.08
 """The factor for products of which programs store parts."""
+STILL_HELD = 0.5
+"""The share of the bytes of parts that stay in the second cache, where the next kernel reads them.
+"""
 TURNS, LARGE = 0.04, 128 * 256
 """The share of time that products take longer if programs compute their blocks in turns, as one
 loop counts all steps; and the elements of a block for which it holds. With smaller ones steps are
@@ -140,9 +144,9 @@ SERIAL, HELD_IN_TURNS = 1.45, 4
 """The factor for kernels in turns that do more than to sum one product, whose products wait for
 each other; and for the registers of what they hold over the loop."""
 TWINS = 0.06
-"""The share of time that products of the same rows in a step take longer: tensor cores wait between
-steps until both are there. They go on with another program, if no group of four warps waits for
-another one of its own."""
+"""The share of time that products of the same rows in a step take longer, unless they are joined:
+tensor cores wait between steps until both are there. They go on with another program, if no group
+of four warps waits for another one of its own."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
@@ -264,11 +268,14 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     is_described = loads_by_descriptors(work, machine, schedule)
     is_counted = has_turns and work.accumulated and not is_described
     slower = TURNS * (LARGE / work.accumulated) ** 2 if is_counted else 0.0
-    slower += SERIAL - 1 if has_turns and not work.is_plain else 0.0
+    is_joined = is_described and schedule.joined and work.is_joinable
+    is_plain = work.is_plain_joined if is_joined else work.is_plain
+    slower += SERIAL - 1 if has_turns and not is_plain else 0.0
     is_cut = work.piece < LINE
     share = DESCRIBED[is_cut] if is_described and work.is_grouped else 1.0
-    goes_on = work.has_twins and at_a_time >= 2 and here.warps <= WARPS
-    slower += TWINS if work.has_twins and not goes_on else 0.0
+    has_twins = work.has_twins and not is_joined
+    goes_on = has_twins and at_a_time >= 2 and here.warps <= WARPS
+    slower += TWINS if has_twins and not goes_on else 0.0
     computing *= 1 - OVERLAP[True] if goes_on else 1.0  # the other program multiplies meanwhile
     computing += _multiplying(work, machine, here, programs) * (1.0 + slower) * share
     mean_rounds = programs / (machine.processors * here.programs)
@@ -428,6 +435,8 @@ def _moving(
     parts += [(work.scratch, cache if is_held else main)]
     if both:  # memories are busy at a time
         from_memory = max(once, main_bytes(work, machine, here)) / rate(main)
+        if work.has_parts and is_held:
+            from_memory -= STILL_HELD * work.written / rate(main)
         from_memory += 0.0 if is_held else work.scratch / rate(main)
         if work.is_scattered or (work.multiplying and not work.products):  # with vectors
             from_memory *= 1 + CUT * short

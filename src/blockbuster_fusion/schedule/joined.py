@@ -39,6 +39,8 @@ LEAST = frozenset(
         "has_few_rows",
         "has_few_columns",
         "is_describable",
+        "is_joinable",
+        "is_plain_joined",
     }
 )
 """The least of all kernels: the shortest rows, products of whole groups."""

@@ -1,11 +1,12 @@
 """Facts of a kernel that its work depends on, whatever the tiles: a search needs them once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.held_over_loops import held_over_loops
+from blockbuster_fusion.nest.analysis.joined_products import joinable_products
 from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import Product, is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
@@ -118,6 +119,17 @@ class KernelFacts:
     def is_describable(self) -> bool:
         """True if descriptors can load operands of products."""
         return self.has_tensor_cores and bool(describable_blocks(self.kernel))
+
+    @cached_property
+    def is_joinable(self) -> bool:
+        """True if a descriptor can load columns of two products of the same rows."""
+        return self.has_tensor_cores and bool(joinable_products(self.kernel))
+
+    @cached_property
+    def is_plain_joined(self) -> bool:
+        """True if the kernel gains by turns once its products are joined."""
+        joined = replace(self.kernel, is_described=True, is_joined=True)
+        return self.is_joinable and gains_by_turns(joined)
 
 
 def mixed_tiles(body: Body) -> set[Tile]:

@@ -17,6 +17,7 @@ from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.gather_in_groups import gather_in_groups
 from blockbuster_fusion.nest.passes.hoist import hoist
+from blockbuster_fusion.nest.passes.join_products import join_products
 from blockbuster_fusion.nest.passes.mirror_grid import mirror_grid
 from blockbuster_fusion.nest.passes.order_grid import order_grid
 from blockbuster_fusion.nest.passes.order_tiles import order_tiles
@@ -32,7 +33,7 @@ from blockbuster_fusion.nest.passes.transpose_products import transpose_products
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 
-FLAGS = ("apart", "padded", "mirrored", "transposed", "described", "together", "early")
+FLAGS = ("apart", "padded", "mirrored", "transposed", "described", "joined", "together", "early")
 """The options of a schedule that are true or false, beside `atomic`."""
 LAUNCH = ("warps", "stages", "group", "programs", "threads", "chunk", "past")
 """The options of a schedule that concern launches, not loops."""
@@ -69,6 +70,9 @@ class Schedule:
     described: bool = False
     """True to load operands of products by tensor descriptors, on a GPU that has them
     (nest/passes/describe_operands.py)."""
+    joined: bool = False
+    """True to compute two products of the same rows as one, if their operands are described
+    (nest/passes/join_products.py)."""
     transposed: bool = False
     """True to compute the transposes of products with few rows, on a GPU
     (nest/passes/transpose_products.py)."""
@@ -254,6 +258,9 @@ def optional_passes(
     def describe(kernel: Kernel) -> Kernel:
         return describe_operands(kernel) if schedule.described else kernel
 
+    def join(kernel: Kernel) -> Kernel:
+        return join_products(kernel) if schedule.joined else kernel
+
     def transpose(kernel: Kernel) -> Kernel:
         return transpose_products(kernel) if schedule.transposed else kernel
 
@@ -282,10 +289,11 @@ def optional_passes(
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(mirror, "Orders a square grid by diagonals, if asked for.", "mirror_grid"),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
-        Pass("take_turns", "Has programs compute blocks of products in turns.", turns),
         each_kernel(
             describe, "Has operands loaded by descriptors, if asked for.", "describe_operands"
         ),
+        each_kernel(join, "Computes two products as one, if asked for.", "join_products"),
+        Pass("take_turns", "Has programs compute blocks of products in turns.", turns),
     )
 
 

@@ -23,8 +23,8 @@ concerns."""
 USUAL = 1.01
 """The factor within which an option is left to the rule of thumb."""
 LESS = 0.999
-"""The share of the time that descriptors must leave, and other warps for products with vectors:
-where they change nothing, there are none."""
+"""The share of the time that descriptors, joined products, and other warps for products with
+vectors must leave: where they change nothing, there are none."""
 MOST_FREE = 6
 """The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
@@ -249,6 +249,8 @@ def _limit(change: Mapping[str, Any], schedule: Schedule, space: Space) -> float
     ((name, value),) = change.items()
     if value is None:
         return USUAL
+    if name == "joined":
+        return LESS if value else 1.0
     if name == "warps" and not space.multiplied:
         return LESS
     is_free = name == "stages" and 1 < value <= MOST_FREE

@@ -15,6 +15,7 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
+from blockbuster_fusion.nest.analysis.joined_products import joinable_products
 from blockbuster_fusion.nest.analysis.launch_order import LaunchOrder
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.spread_sums import streaming_loops
@@ -300,9 +301,12 @@ class Space:
         single = () if self.multiplied else ({"warps": 1},)  # enough for one row of a block
         made: list[dict[str, Any]] = [*single]
         made += [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
-        turns = (self.machine.processors, None) if any(map(gains_by_turns, kernels)) else ()
+        joined = (replace(x, is_described=True, is_joined=True) for x in kernels if self.are_joined)
+        gain = any(map(gains_by_turns, (*kernels, *joined)))
+        turns = (self.machine.processors, None) if gain else ()
         described = (True, False) if self.are_described else ()
         made += [{"described": flag} for flag in described]
+        made += [{"joined": flag} for flag in described if self.are_joined]
         made += [{"programs": number} for number in turns]
         if described and turns:  # descriptors store results while a program goes on to its next
             made.append({"described": True, "programs": turns[0]})
@@ -317,6 +321,11 @@ class Space:
     def are_described(self) -> bool:
         """True if descriptors can load operands of products."""
         return has_descriptors(self.machine) and any(map(describable_blocks, self.nest.kernels))
+
+    @property
+    def are_joined(self) -> bool:
+        """True if a descriptor can load columns of two products of the same rows."""
+        return has_descriptors(self.machine) and any(map(joinable_products, self.nest.kernels))
 
     @property
     def pasts(self) -> list[int | None]:
@@ -392,6 +401,8 @@ class Space:
             changes += [{"mirrored": False}] if schedule.mirrored else []
             changes += [{"transposed": not schedule.transposed}] if self.may_transpose else []
             changes += [{"described": not schedule.described}] if self.are_described else []
+            is_joined = schedule.described and self.are_joined
+            changes += [{"joined": not schedule.joined}] if is_joined else []
             has_several = len(self.nest.kernels) > 1
             changes += [{"together": not schedule.together}] if has_several else []
         changes += [{"order": order} for order in self.orders(schedule.order)]

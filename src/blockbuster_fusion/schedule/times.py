@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
-from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
+from blockbuster_fusion.nest.nest import Clear, Kernel, Launchable, Nest
+from blockbuster_fusion.schedule.cost import Seconds, clearing, predicted_launch
 from blockbuster_fusion.schedule.count_work import work_with
 from blockbuster_fusion.schedule.kernel_facts import KernelFacts
 from blockbuster_fusion.schedule.schedule import Schedule, left_out
 from blockbuster_fusion.schedule.work import Work
 
-PREDICTED = ("warps", "stages", "programs", "described", "early", "threads")
+PREDICTED = ("warps", "stages", "programs", "described", "joined", "early", "threads")
 """The options of a schedule that the time of a launch depends on."""
 OwnTiles = tuple[int | None, ...]
 """The tiles of the dims of one kernel; None for a dim that has none."""
@@ -65,6 +65,15 @@ class _Launch:
         return self.known[key]
 
 
+class _Clearing:
+    """An array that is set to 0 between kernels, which takes the same time whatever the tiles."""
+
+    dims: frozenset[Dim] = frozenset()
+
+    def seconds(self, schedule: Schedule, tiles: Mapping[Dim, int], machine: Machine) -> Seconds:
+        return clearing(machine)
+
+
 class CountedKernels:
     """The kernels of many nests, with arrays of certain sizes; nests may share kernels."""
 
@@ -80,7 +89,8 @@ class CountedKernels:
 
     def times(self, nest: Nest) -> "Times":
         """The times of a nest."""
-        return Times([self.launch(x, nest) for x in nest.launches], self.machine)
+        clears = [_Clearing() for step in nest.steps if isinstance(step, Clear)]
+        return Times([*(self.launch(x, nest) for x in nest.launches), *clears], self.machine)
 
     def launch(self, launched: Launchable, nest: Nest) -> _Launch:
         """A launch of a nest; nests that share its kernels share what is known of it."""
@@ -92,7 +102,7 @@ class CountedKernels:
 class Times:
     """Predicts the time of each launch of a nest."""
 
-    def __init__(self, launches: Sequence[_Launch], machine: Machine) -> None:
+    def __init__(self, launches: Sequence[_Launch | _Clearing], machine: Machine) -> None:
         self.launches, self.machine = launches, machine
 
     def predicted(self, schedule: Schedule, tiles: Mapping[Dim, int]) -> tuple[Seconds, ...]:

@@ -130,8 +130,12 @@ class Work:
     """True if several products of a step multiply the same rows of 64 and more, as gates do."""
     is_describable: bool = False
     """True if descriptors can load operands of products on a GPU."""
+    is_joinable: bool = False
+    """True if two products of the same rows can be one on a GPU."""
     is_plain: bool = False
     """True if a kernel sums one product of matrices on a GPU, and does nothing else."""
+    is_plain_joined: bool = False
+    """True if a kernel joins two products on a GPU, and only computes with them beside that."""
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
 

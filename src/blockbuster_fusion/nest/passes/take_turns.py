@@ -5,14 +5,16 @@ nothing is loaded then, unless several programs share a processor.
 
 Kernels that sum one product and do nothing else gain most. The steps of all blocks are one loop
 then: what else a block needs takes registers in each step, and two products wait for each other.
-So beside such kernels, the others of a nest have a program for each block.
+Joined ones are one product, and what is computed from them alone needs no more registers. So beside
+such kernels, the others of a nest have a program for each block.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 
+from blockbuster_fusion.nest.analysis.joined_products import joined_products
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
-from blockbuster_fusion.nest.nest import Cascade, Contract, Fill, For, Kernel, Nest, Store
+from blockbuster_fusion.nest.nest import Cascade, Compute, Contract, Fill, For, Kernel, Nest, Store
 
 
 def take_turns(nest: Nest, programs: int) -> Nest:
@@ -34,9 +36,12 @@ def takes_turns(kernel: Kernel, kernels: Iterable[Kernel]) -> bool:
 
 
 def gains_by_turns(kernel: Kernel) -> bool:
-    """True if a kernel sums one product, and does nothing else."""
+    """True if a kernel sums one product, and does nothing else; or joined ones, and computes."""
     products = [s for s in kernel.statements if isinstance(s, Contract)]
     outside = [s for s in kernel.body if not isinstance(s, For | Cascade | Fill | Store)]
+    pairs = joined_products(kernel)
+    if len(pairs) == 1 and len(products) == 2:
+        return all(isinstance(s, Compute) for s in outside)
     return len(products) == 1 and is_dot(products[0]) and not outside
 
 

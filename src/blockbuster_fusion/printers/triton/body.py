@@ -7,6 +7,7 @@ from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import arguments
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.joined_products import JoinedProducts, joined_products
 from blockbuster_fusion.nest.analysis.shifted_exponentials import shifted_exponentials
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
 from blockbuster_fusion.nest.analysis.triangular_scans import triangular_scan
@@ -39,6 +40,10 @@ from blockbuster_fusion.printers.operators import (
 from blockbuster_fusion.printers.triton.barriers import Barriers
 from blockbuster_fusion.printers.triton.contractions import (
     contract,
+    joined_begin,
+    joined_dot,
+    joined_end,
+    joined_operand,
     spread,
     spread_begin,
     spread_end,
@@ -75,6 +80,7 @@ class BodyPrinter:
             s for loop in kernel.statements if isinstance(loop, For) for s in spread_sums(loop)
         )
         self.streaming_loops = {*streaming_loops(kernel)}
+        self.joined = {s: pair for pair in joined_products(kernel) for s in pair.statements}
         self.shifted = shifted_exponentials(kernel)
         loops = [s for s in kernel.statements if isinstance(s, For)]
         self.turns = {x.index: x.share.parts for x in loops if x.share and is_interleaved(x)}
@@ -88,6 +94,9 @@ class BodyPrinter:
         for at, statement in enumerate(body):
             after = body[at + 1] if at + 1 < len(body) else None
             before = body[at - 1] if at else None
+            pair = self.joined.get(statement)
+            if pair is not None and statement is not pair.statements[-1]:
+                continue  # it comes with the last one
             if _begins(statement, after):
                 continue  # the contraction that follows begins with nothing
             for access in accesses(statement):
@@ -116,6 +125,8 @@ class BodyPrinter:
                 return [f"{statement.tile} = {self.running_fold(statement)}"]
             case Last():
                 return [f"{statement.tile} = {self.last(statement)}"]
+            case Contract() if statement in self.joined:
+                return self.joint(self.joined[statement])
             case Contract() if statement in self.spread:
                 return [spread(self.values, statement)]
             case Contract():
@@ -126,6 +137,20 @@ class BodyPrinter:
                 return self.loop(statement)
             case Cascade():
                 return self.cascade(statement)
+
+    def joint(self, pair: JoinedProducts) -> list[str]:
+        """Two products as one, or each by itself if the launch gives two arrays."""
+        apart = [line for s in pair.loads for line in load(self.values, s)]
+        apart += [contract(self.values, s, fresh=False) for s in pair.products]
+        return [
+            self.if_joined(pair),
+            f"    {joined_dot(self.values, pair)}",
+            "else:",
+            *(f"    {line}" for line in apart),
+        ]
+
+    def if_joined(self, pair: JoinedProducts) -> str:
+        return f"if len({joined_operand(self.values, pair)}.shape) == 3:"
 
     def compute(self, statement: Compute) -> str:
         tile, operands, expr = statement.tile, statement.operands, statement.expr
@@ -227,7 +252,11 @@ class BodyPrinter:
             made = [f"for {counter} in range(0, 3):", *(f"    {x}" for x in (*passes, *made))]
         sums = [s for s in loop.body if isinstance(s, Contract) and s in self.spread]
         begin = [spread_begin(self.values, s) for s in sums]
-        return [*begin, *before, *made, *(spread_end(self.values, s) for s in sums)]
+        end = [spread_end(self.values, s) for s in sums]
+        for pair in dict.fromkeys(self.joined[s] for s in loop.body if s in self.joined):
+            begin.append(joined_begin(self.values, pair))
+            end += [self.if_joined(pair), f"    {joined_end(self.values, pair)}"]
+        return [*begin, *before, *made, *end]
 
     def cascade(self, statement: Cascade) -> list[str]:
         """The statements that move a partial sum into the total of a long loop."""

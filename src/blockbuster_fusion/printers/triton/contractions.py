@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.joined_products import JoinedProducts
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over
 from blockbuster_fusion.nest.nest import Contract, Span, Tile
@@ -92,6 +93,41 @@ def _dot(values: TileValues, statement: Contract, fresh: bool) -> str:
         return aligned(made, (*rows, *columns), tile.spans)
     made = _parted(values, made, (*batch, *rows, *columns), tile)
     return made if fresh else f"{tile} + {made}"
+
+
+def joined_begin(values: TileValues, pair: JoinedProducts) -> str:
+    """Two products side by side, before a loop."""
+    first, _ = pair.products
+    rows, columns = (values.variables.block(span.dim) for span in first.tile.spans)
+    name, dtype = values.variables.names.joined(first.tile), TRITON_TYPES[first.tile.dtype]
+    return f"{name} = tl.zeros([{rows}, 2 * {columns}], {dtype})"
+
+
+def joined_dot(values: TileValues, pair: JoinedProducts) -> str:
+    """Adds two products at a time."""
+    (first, _), (load, _), variables = pair.products, pair.loads, values.variables
+    product, (dtype, _) = product_of(first), values.dots.mode(first)
+    guard = first.tail_masked[first.right is product.first]
+    rows = _dotted(values, product.first, dtype, guard, first.span)
+    rows = aligned(rows, product.first.spans, (*product.rows, first.span))
+    name, given = variables.names.joined(first.tile), joined_operand(values, pair)
+    starts = ", ".join(map(variables.first, load.source.spans))
+    variables.expr.helpers.add("both_blocks")
+    return f"{name} = tl.dot({rows}, tl.trans(both_blocks({given}, {starts})), {name})"
+
+
+def joined_end(values: TileValues, pair: JoinedProducts) -> str:
+    """The two products by themselves, after a loop."""
+    first, second = (product.tile for product in pair.products)
+    names, other = values.variables.names, pair.buffers[1]
+    values.variables.expr.helpers.add("both_products")
+    order = values.variables.use(names.pointers[other])
+    return f"{first}, {second} = both_products({names.joined(first)}, {order})"
+
+
+def joined_operand(values: TileValues, pair: JoinedProducts) -> str:
+    """The parameter for the descriptor of both arrays; the other one tells which is first."""
+    return values.variables.use(values.variables.names.pointers[pair.buffers[0]])
 
 
 def _merged_sum(values: TileValues, statement: Contract, texts: Sequence[str], fresh: bool) -> str:

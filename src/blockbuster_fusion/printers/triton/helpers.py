@@ -20,6 +20,22 @@ def store_halves(target, block, row, column):
     target.store([row, column], left.to(target.dtype))
     target.store([row, column + WIDE], right.to(target.dtype))
 ''',
+    "both_blocks": '''
+@triton.jit
+def both_blocks(source, row, column):
+    """The blocks of two matrices, one below the other, by one descriptor."""
+    block = source.load([0, row, column])
+    return tl.reshape(block, [2 * block.shape[1], block.shape[2]])
+''',
+    "both_products": '''
+@triton.jit
+def both_products(joined, order):
+    """Two products side by side, each by itself; the second matrix comes first if order is 3."""
+    WIDE: tl.constexpr = joined.shape[1] // 2
+    halves = tl.permute(tl.reshape(joined, [joined.shape[0], 2, WIDE]), (0, 2, 1))
+    left, right = tl.split(halves)
+    return tl.where(order == 3, right, left), tl.where(order == 3, left, right)
+''',
     "on_axis": '''
 @triton.jit
 def on_axis(place, size):

@@ -11,6 +11,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import (
     described_blocks,
     described_results,
 )
+from blockbuster_fusion.nest.analysis.joined_products import joined_products
 from blockbuster_fusion.nest.analysis.launch_order import USUAL_GROUP, LaunchOrder
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
@@ -97,6 +98,8 @@ class LaunchPlan:
     options: Mapping[str, int]
     matrices: Mapping[Buffer, tuple[tuple[int, ...], tuple[int, ...]]]
     """The shapes and blocks of arrays that descriptors can load, if strides allow it."""
+    joined: tuple[tuple[Buffer, Buffer], ...] = ()
+    """Those among them that one descriptor can load at a time."""
 
 
 def options_of(
@@ -229,7 +232,9 @@ class LaunchPlanner:
         if self.launched.early:
             chosen["launch_pdl"] = True
         scratch, matrices = self.scratch_shapes(sizes, tiles), self.shapes_and_blocks(sizes, tiles)
-        return LaunchPlan((programs, 1, 1), scratch, constants, chosen, matrices)
+        pairs = joined_products(self.launched) if isinstance(self.launched, Kernel) else ()
+        joined = tuple(pair.buffers for pair in pairs)
+        return LaunchPlan((programs, 1, 1), scratch, constants, chosen, matrices, joined)
 
     def scratch_shapes(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]

@@ -66,6 +66,10 @@ class ParameterNames:
         """The variable of a sum that is spread over a block."""
         return self._scope(("spread", tile), f"{tile}_spread")
 
+    def joined(self, tile: Tile) -> str:
+        """The variable of two products, of which the first is a tile."""
+        return self._scope(("joined", tile), f"{tile}_joined")
+
     def part(self) -> str:
         """A name for a part of an expression."""
         return self._scope.claim("part")

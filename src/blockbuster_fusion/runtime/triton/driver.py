@@ -22,7 +22,7 @@ from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
 from blockbuster_fusion.runtime.triton import library_call_source, library_calls
-from blockbuster_fusion.runtime.triton.descriptors import Matrix
+from blockbuster_fusion.runtime.triton.descriptors import Matrix, without_others
 from blockbuster_fusion.runtime.triton.driver_source import SOURCE, Entry, Form
 from blockbuster_fusion.runtime.triton.library_call_source import CODES, DIFFERS, REFUSED, UNFIT
 from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release
@@ -33,7 +33,8 @@ HIDDEN = 2
 """Parameters at the end that Triton adds: the addresses of memory for programs, here none."""
 LIBRARY = "libcuda.so.1"
 Odd = frozenset[int]
-"""The numbers of arrays whose addresses are no multiples of `ALIGNED` (variants.py)."""
+"""The numbers of arrays whose addresses are no multiples of `ALIGNED` (variants.py); negative ones
+are of pairs that one descriptor does not serve (launch.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def driver_launch(
         return None
     kinds = list(compiled.src.signature.values())
     taken = [at for at, kind in enumerate(kinds) if kind != "constexpr"]
-    described = matrices or {}
+    described, arrays_at = without_others(matrices or {}), {at for at, _ in pointers}
     if any(not _is_known(kinds[at], at in described) for at in taken):
         return None
     encoded = getattr(about, "tensordesc_meta", None) or ()
@@ -100,14 +101,16 @@ def driver_launch(
         return None  # the GPU has no descriptors
     numbers: list[Value] = []
     first: dict[int, int] = {}
-    maps: list[tuple[int, ...]] = []
     for at in taken:
         first[at] = len(numbers)
-        numbers.append(0 if at in described or kinds[at][0] == "*" else _plain(template[at]))
+        is_address = at in arrays_at or kinds[at][0] == "*"
+        numbers.append(0 if is_address else _plain(template[at]))
         if at in described:
-            matrix = described[at]
-            maps.append((first[at], *matrix.encoding(encoded[len(maps)])))
-            numbers += [*matrix.shape, *matrix.strides]
+            numbers += described[at].numbers
+    maps = [
+        (first[at], *matrix.encoding(facts), first[matrix.other] if matrix.is_joined else -1)
+        for (at, matrix), facts in zip(sorted(described.items()), encoded, strict=True)
+    ]
     arrays = [(first[at], number) for at, number in pointers if at in first]
     x, y, z = (*grid, 1, 1)[:3]
     return DriverLaunch(

@@ -1,6 +1,7 @@
 """Triton kernels: loading and launching."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -161,6 +162,11 @@ class Launcher(LaunchPlanner):
             place, steps = own[buffer]
             if place is not None and is_describable(shape, steps, buffer.dtype.bytes):
                 found[place] = Matrix(shape, tuple(steps), block)
+        for one, other in plan.joined:
+            (place, steps), (second, same) = own[one], own[other]
+            if place in found and second in found and steps == same:
+                size = found[place].shape[0] * steps[0] * one.dtype.bytes
+                found[place] = replace(found[place], other=second, bytes=size)
         return found
 
     def bound(
@@ -243,12 +249,26 @@ class BoundLaunch:
     def matrices_at(self, odd: Odd) -> dict[int, Matrix]:
         """The arrays that descriptors load: those at odd addresses are loaded by pointers."""
         even = {at for at, number in self.given if number not in odd}
-        return {at: matrix for at, matrix in self.matrices.items() if at in even}
+        near = {at for at, number in self.given if ~number in odd}
+        return {
+            at: matrix if matrix.other in even and at not in near else replace(matrix, other=-1)
+            for at, matrix in self.matrices.items()
+            if at in even
+        }
 
     def odd(self, addresses: Sequence[int]) -> Odd:
-        """The arrays at odd addresses, of those that are given; memory of its own has none."""
-        numbers = (number for _, number in self.given if number < len(addresses))
-        return frozenset(number for number in numbers if addresses[number] % ALIGNED)
+        """The arrays at odd addresses, of those that are given; memory of its own has none.
+
+        One that overlaps with the array that its descriptor would be for as well, or is too far
+        from it, has the number `~number`.
+        """
+        numbers = {at: number for at, number in self.given if number < len(addresses)}
+        found = {number for number in numbers.values() if addresses[number] % ALIGNED}
+        for at, matrix in self.matrices.items():
+            if matrix.is_joined:
+                both = addresses[numbers[at]], addresses[numbers[matrix.other]]
+                found |= set() if matrix.are_apart(*both) else {~numbers[at]}
+        return frozenset(found)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
         device = tensors[0].device

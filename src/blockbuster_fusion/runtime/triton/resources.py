@@ -18,6 +18,7 @@ from blockbuster_fusion.nest.analysis.shared_memory import shared_limit
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, axis_length, options_of
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.triton.descriptors import without_others
 from blockbuster_fusion.runtime.triton.launch import Launcher
 from blockbuster_fusion.runtime.triton.modules import load
 
@@ -78,10 +79,12 @@ def _compiled(
     attributes: dict[tuple[int, ...], list[list[object]]] = {}
     pointers = {name: POINTERS[buffer.dtype] for buffer, name in names.pointers.items()}
     matrices = launcher.matrices(plan, strides)
-    for at, matrix in matrices.items():
+    for at, matrix in without_others(matrices).items():
         name = function.params[at].name
-        block = ", ".join(map(str, matrix.block))
+        block = ", ".join(map(str, (2, *matrix.block) if matrix.is_joined else matrix.block))
         pointers[name] = f"tensordesc<{pointers[name][1:]}[{block}]>"
+        if matrix.is_joined:
+            pointers[function.params[matrix.other].name] = "i32"
     innermost = {strides[-1] for strides in names.strides.values() if strides}
     for at, parameter in enumerate(function.params):
         name = parameter.name
