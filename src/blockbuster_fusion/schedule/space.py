@@ -218,8 +218,13 @@ class Space:
 
     @property
     def long_rows(self) -> dict[Dim, int]:
-        """Tiles that are a few long rows: a start for a search beside the usual tiles."""
+        """Tiles that are a few long rows of inputs and results: a start for a search.
+
+        What is between kernels does not count, as the parts of sums have rows of their own.
+        """
+        between = {*self.nest.between}
         buffers = [b for k in self.nest.kernels for b in k.global_buffers if b.axes]
+        buffers = [b for b in buffers if b not in between]
         rank = max((len(buffer.axes) for buffer in buffers), default=0)
         along = {buffer.axes[-1].dim.axis for buffer in buffers if len(buffer.axes) == rank}
         tiles = {dim: self.tiles(dim)[-1 if dim.axis in along else 0] for dim in self.dims}
