@@ -150,7 +150,8 @@ class Improver:
             points = searched(self.lowering(choice), choice.schedule, kernels)
             for best in points[: most * MOST_SEARCHED]:
                 made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-                found.append((self.predicted(made, kernels), self.hastened(made, best, kernels)))
+                made = self.hastened(made, best, kernels)
+                found.append((self.predicted(made, kernels), made))
             found.append((self.predicted(choice, kernels), choice))
         found.sort(key=lambda pair: pair[0])
         kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
