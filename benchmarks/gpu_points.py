@@ -85,6 +85,20 @@ POINTS: dict[str, list[Point]] = {
         *(({"B.1": 1, "M.1": columns}, {}) for columns in (1024, 2048, 4096)),
         *(({"B.1": rows, "M.1": 4096 // rows}, {}) for rows in (8, 32, 64)),
     ],
+    # Whole rows in one step, or pieces of several rows in stages.
+    "matrix times vector 16384x8192": [
+        *(({"B.0": 1, "M.0": 8192}, {"warps": warps}) for warps in (4, 8, 16)),
+        ({"B.0": 16, "M.0": 256}, {"warps": None, "stages": 6}),
+        ({"B.0": 8, "M.0": 512}, {"warps": None, "stages": 6}),
+    ],
+    "matrix times vector 4096x4096": [
+        *(({"B.0": 1, "M.0": 4096}, {"warps": warps}) for warps in (2, 4, 8)),
+        ({"B.0": 16, "M.0": 256}, {"warps": None, "stages": 6}),
+    ],
+    # The rows of a scan that programs share.
+    "cumsum of rows 4x1000000": [
+        *(({"B.0": rows, "M.0": 2048}, {}) for rows in (1, 2)),
+    ],
     # Copies whose rows are aligned could be loaded by descriptors.
     "product 8205x2949x5921": [
         ({}, {"described": True}),

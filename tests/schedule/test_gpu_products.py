@@ -214,6 +214,20 @@ def test_short_vectors_are_multiplied_in_one_step(name: str, summed: int, column
     assert tiles_of(choice)["K"] >= summed
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(16384, 8192), (4096, 4096)])
+def test_whole_rows_of_a_matrix_are_multiplied_by_eight_warps(rows: int, columns: int) -> None:
+    """Pieces of several rows in stages took 3 and 5% longer."""
+    choice = best("vector", K=columns, N=rows)
+    assert tiles_of(choice) == {"K": columns, "N": 1}
+    assert choice.schedule.warps == 8
+
+
+def test_one_step_takes_few_registers() -> None:
+    """Eight programs of eight warps run on a processor, with 32 registers for each thread."""
+    work = _work("vector", {"K": 8192, "N": 1}, K=8192, N=16384)
+    assert residents(work, H200, Schedule(warps=8)).programs == 8
+
+
 def test_long_vectors_are_multiplied_in_steps() -> None:
     """Registers hold a few programs of long rows only, which wait in turns."""
     choice = best("one row, product, sum", K=14336, N=4096)

@@ -340,6 +340,15 @@ def test_few_long_rows_are_summed_by_one_kernel_without_stages() -> None:
     assert KernelPlanner(kernel).warps({}, choice.tiles, ()) == 16
 
 
+def test_kernels_of_a_split_have_long_pieces_of_single_rows() -> None:
+    """Those that read the parts of sums had blocks of 16 rows, and took a quarter longer."""
+    choice = improved(choices(lambda X: o.softmax(X), "M N", M=64, N=128_256), (), H200)[0]
+    kernels, tiles = choice.scheduled()[0].kernels, choice.scheduled()[1]
+    blocks = {dim.label: tile for dim, tile in tiles.items() if dim.name in "MN"}
+    assert (len(kernels), choice.schedule.split) == (2, {"N": 8})
+    assert blocks == {"M.0": 1, "N.0": 8192, "M.1": 1, "N.1": 4096}
+
+
 MEASURED = {
     "few short rows in a program": (
         (lambda X: o.softmax(X), ("M N",), {"M": 200_000, "N": 100}),

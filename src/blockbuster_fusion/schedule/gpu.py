@@ -100,7 +100,8 @@ CUT_BESIDE = 0.02
 """The same if they do, in kernels that load nothing ahead."""
 TAIL = 0.2
 """The share of the bytes of all programs that run at a time for which the memory is not busy, in
-kernels without loops and folds: the first programs only load, and the last ones only store."""
+kernels without loops and folds, or with one step of products with vectors: the first programs only
+load, and the last ones only compute and store."""
 HIDDEN = {False: 0.8, True: 0.98}
 """The share of the waiting for blocks, or of the rest, that the other hides: by whether several
 blocks are being loaded at a time."""
@@ -311,7 +312,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     keeps_busy = is_streamed and machine.memory_for(work.arrays) is machine.main
     # Between the first programs and the last, one waits while others keep the main memory busy.
     waits = min(rounds, 2 + rounds / at_a_time) if keeps_busy else rounds
-    if work.is_one_step:
+    if work.is_one_step:  # others load meanwhile, if enough of them run at a time
         longer, waits = max(longer, mean_rounds * (alone + folding) * machine.latency), 1.0
     elif work.spread:  # the same for products with vectors; and what ends makes room for one
         waits = 1 + max(0.0, mean_rounds - 1) / at_a_time

@@ -146,8 +146,8 @@ class Work:
 
     @property
     def is_one_step(self) -> bool:
-        """True if programs multiply whole rows with vectors, in one step."""
-        return bool(self.spread) and self.multiplying <= 1
+        """True if programs only multiply whole rows with vectors, in one step."""
+        return bool(self.spread) and self.multiplying <= 1 and not self.products
 
     @property
     def passed(self) -> float:
