@@ -47,6 +47,9 @@ from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
 
+FEW_OPERATORS = 24
+"""The most operators of a graph in which kernels with products are tried."""
+
 
 def compile_graph(
     module: GraphModule,
@@ -184,13 +187,14 @@ def _corrected(
 ) -> _WeighedGraph:
     """A graph whose parts are selected again if chosen kernels are slower than they counted for.
 
-    So kernels may be tried that win by less than the error of predictions. The last selection
-    tries nothing more.
+    So kernels may be tried that win by less than the error of predictions; with products, in graphs
+    of few operators alone, as those take long to compile. The last selection tries nothing more.
     """
     is_chosen = options.library != "never" and options.plan is None and not weighing.measures
     is_gpu = options.target_of(module.graph.nodes) == "cuda"
     for _ in range(MOST if is_chosen and is_gpu else 0):
-        trying = replace(weighing, tries=True)
+        calls = sum(n.op == "call_function" for n in module.graph.nodes)
+        trying = replace(weighing, tries=True, tries_products=calls <= FEW_OPERATORS)
         made = _WeighedGraph(_copied(module), static, options, trying, constants)
         if not made.mispredicted:
             return made

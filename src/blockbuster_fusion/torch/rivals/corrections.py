@@ -11,11 +11,13 @@ from dataclasses import replace
 from itertools import cycle
 
 import torch
+from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.options import device_of
@@ -49,12 +51,17 @@ def mispredicted(chooser: Chooser, groups: Iterable[Group]) -> bool:
             spent = Seconds(_measured(chooser.parts, alike[0]).device, spent.host)
             told = (alike[0].part.expressed.program.name, spent.device, known.seconds.device)
             log.info("%s: measured %.3g s, predicted %.3g s", *told)
-            counted = known.seconds.device * math.pow(known.error, chooser.weighing.attitude)
+            power = chooser.weighing.attitude[has_product(chooser.parts, nodes)]
+            counted = known.seconds.device * math.pow(known.error, power)
             excess += len(alike) * max(0.0, spent.device - counted)
             made = replace(known, seconds=spent, basis="measured", error=MEASURED)
             chooser.estimates.note(nodes, made)
         whole += len(alike) * spent.device
     return excess > NOTABLE * whole
+
+
+def has_product(parts: PartCompiler, nodes: Iterable[Node]) -> bool:
+    return any(parts.analysis.kind(n) is Kind.CONTRACTION for n in nodes)
 
 
 def _measured(parts: PartCompiler, fused: Fused) -> Seconds:

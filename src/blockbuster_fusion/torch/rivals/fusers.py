@@ -20,9 +20,12 @@ from blockbuster_fusion.torch.rivals.estimate import Estimate
 FLOOR = "at least"
 """The basis of a time that is a floor."""
 KERNELS, LIBRARY, CUSTOM = "kernels", "library", "custom"
-CAREFUL, TRYING, EVEN, HOPEFUL = 1.0, 0.25, 0.0, -1.0
-"""The power of their error with which predictions count. They have to win by more than it, or by
-some of it if what wins is measured, or as they are, or may even lose by it."""
+Attitude = tuple[float, float]
+"""The powers of their error with which predictions count, without and with products."""
+CAREFUL, EVEN, HOPEFUL = (1.0, 1.0), (0.0, 0.0), (-1.0, -1.0)
+"""Predictions have to win by more than their error, or as they are, or may even lose by it."""
+TRYING, TRYING_ROWS = (0.25, 0.25), (0.25, 1.0)
+"""Those that are measured once they have won have to win by some of it: all, or without product."""
 USUAL, CHAINED, WHOLE = 1.15, 1.6, 4.0
 """The factors of kernels over their floor: usual ones, those with a product that reads what the
 same part computes by a reduction or by another product, those that hold whole rows of a product."""
@@ -44,8 +47,7 @@ class KernelFuser:
     """The time of the kernels of some operators; BlockbusterError if there are none."""
     expect: Callable[[Iterable[Sequence[Node]]], None] = _nothing
     """Is told which operators are asked about next."""
-    attitude: float = CAREFUL
-    """The power of their error with which predictions count."""
+    attitude: Attitude = CAREFUL
     refused: set[tuple[Node, ...]] = field(default_factory=set)
     """The parts that kernels are not to run."""
     measured: set[tuple[str, ...]] = field(default_factory=set)
@@ -68,8 +70,9 @@ class KernelFuser:
             return None
         if self.is_measured(part):  # its time is known, whatever was predicted
             return Seconds(0.0)
-        error = ERRORS[self.floors.machine.target][self.floors.has_product(part)]
-        return self.floors.of(part) * math.pow(error, self.attitude)
+        has_product = self.floors.has_product(part)
+        error = ERRORS[self.floors.machine.target][has_product]
+        return self.floors.of(part) * math.pow(error, self.attitude[has_product])
 
     def is_measured(self, part: int) -> bool:
         """True if the kernels of a part are measured, or those of an equal one."""
@@ -107,9 +110,9 @@ class KernelFuser:
         if made.basis == "measured":
             self.measured.add(self.forms(part))
             return Offer(self.name, made.seconds * made.error, made.seconds, made.basis)
-        return Offer(
-            self.name, made.seconds * math.pow(made.error, self.attitude), made.seconds, made.basis
-        )
+        power = self.attitude[self.floors.has_product(part)]
+        counted = made.seconds * math.pow(made.error, power)
+        return Offer(self.name, counted, made.seconds, made.basis)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from blockbuster_fusion.schedule.cost import ERRORS
 from blockbuster_fusion.torch.rivals.composites import Called
 from blockbuster_fusion.torch.rivals.estimate import Estimate
-from blockbuster_fusion.torch.rivals.fusers import CAREFUL, EVEN, TRYING
+from blockbuster_fusion.torch.rivals.fusers import CAREFUL, EVEN, TRYING, TRYING_ROWS, Attitude
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 
 MEASURED = 1.02
@@ -37,6 +37,8 @@ class Weighing:
     """True to measure kernels rather than to predict their times."""
     tries: bool = False
     """True if the kernels that win are measured, and lose again if they are slower."""
+    tries_products: bool = False
+    """True if so are those with products, which take long to compile."""
     replayed: bool = False
     """True if launches are replayed, so that the time of the host does not count."""
     called: Called = field(default_factory=dict)
@@ -54,15 +56,16 @@ class Weighing:
     """The time for measuring kernels once; all graphs and plans of a model share it."""
 
     @property
-    def attitude(self) -> float:
-        """The power of their error with which predictions count."""
+    def attitude(self) -> Attitude:
+        """The powers of their error with which predictions count, without and with products."""
         if self.measures:
             return EVEN
-        return TRYING if self.tries else CAREFUL
+        tried = TRYING if self.tries_products else TRYING_ROWS
+        return tried if self.tries else CAREFUL
 
     def margin(self, target: str, *, has_product: bool) -> float:
         """The factor by which the least time of kernels must win: the error that counts."""
-        return math.pow(ERRORS[target][has_product], self.attitude)
+        return math.pow(ERRORS[target][has_product], self.attitude[has_product])
 
     def call_cost(self, target: str) -> float:
         """Seconds of a call beside the parts of a graph."""
