@@ -24,6 +24,8 @@ MOST_KEPT = 4
 """The number of searched choices that are tried in turn."""
 MOST_SEARCHED = 2
 """The number of snapshots whose schedules are searched."""
+CLOSE = 1.02
+"""The factor within which an early start does not decide between choices."""
 MOST_RANGED = 4
 """The number of choices that serve ranges of sizes, that for the usual sizes included."""
 ALIKE = 1.03
@@ -145,17 +147,19 @@ class Improver:
     def searched(self, sizes: Sizes, most: int = MOST_KEPT) -> list[Choice]:
         """The choices of the least predicted times for some sizes."""
         kernels = self.kernels(sizes)
-        found: list[tuple[float, Choice]] = []
+        found: list[tuple[float, float, Choice]] = []
         for choice in self.promising(kernels):
             points = searched(self.lowering(choice), choice.schedule, kernels)
             for best in points[: most * MOST_SEARCHED]:
                 made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-                made = self.hastened(made, best, kernels)
-                found.append((self.predicted(made, kernels), made))
-            found.append((self.predicted(choice, kernels), choice))
-        found.sort(key=lambda pair: pair[0])
+                usual, made = self.predicted(made, kernels), self.hastened(made, best, kernels)
+                found.append((self.predicted(made, kernels), usual, made))
+            usual = self.predicted(choice, kernels)
+            found.append((usual, usual, choice))
+        least = min((seconds for seconds, _, _ in found), default=0.0)
+        found.sort(key=lambda x: (x[0] > least * CLOSE, x[1]))
         kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
-        for _, choice in (pair for pair in found if math.isfinite(pair[0])):
+        for _, _, choice in (x for x in found if math.isfinite(x[0])):
             form = (choice.snapshot, str(choice.schedule))
             kept.setdefault((*form, frozenset(self.scheduled(choice)[1].items())), choice)
             if len(kept) == most:

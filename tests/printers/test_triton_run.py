@@ -199,19 +199,25 @@ def test_rows_are_loaded_once_in_wide_words() -> None:
     assert rows["transposed"]["divides"], rows  # its groups of programs share rows and columns
 
 
+IN_ROWS = ("log softmax", "softmax", "split logsumexp")
+"""Rows that are stored, and shares of rows: these are not gathered for groups."""
+
+
 @pytest.mark.parametrize("name", GROUPED)
 def test_groups_of_places_give_what_rows_give(name: str) -> None:
     """In ragged rows, with infinities and NaN too."""
     rows = [row for row in found("run_grouped") if row["case"] == name]
     assert len(rows) == 2
-    assert all(row["groups"] and row["same"] for row in rows), rows
+    assert all(row["groups"] is (name not in IN_ROWS) and row["same"] for row in rows), rows
     assert not [row for row in rows if not row["error"] <= row["allowed"]], rows
 
 
 def test_threads_that_gather_for_groups_do_not_meet() -> None:
     rows = found("compile_grouped")
     assert [row["case"] for row in rows] == [*GROUPED]
-    assert not [row for row in rows if row["spilled"] or any(row["meets"])], rows
+    assert not [row for row in rows if row["spilled"]], rows
+    own = [row for row in rows if row["case"] not in IN_ROWS]
+    assert not [row for row in own if any(row["meets"])], rows
 
 
 def test_scans_are_as_exact_as_float32() -> None:

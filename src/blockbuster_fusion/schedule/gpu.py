@@ -120,9 +120,9 @@ PROGRAM, WARP = 0.62e-9, 0.15e-9
 all processors."""
 BEGUN = 0.01
 """The share of the starts of programs without loops that nothing hides."""
-ENDS = 1.5
+ENDS = {False: 1.5, True: 1.0}
 """The blocks of a product with vectors that nothing hides: the first one comes, and the last one is
-multiplied."""
+multiplied. By whether the program has one step: its block does not go through shared memory."""
 EACH_STEP = 50
 """The additions that a thread could do while it loads its share of such a block, and waits for the
 others: addresses, copies and a barrier, however few its elements are."""
@@ -316,7 +316,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
         longer, waits = max(longer, mean_rounds * (alone + folding) * machine.latency), 1.0
     elif work.spread:  # the same for products with vectors; and what ends makes room for one
         waits = 1 + max(0.0, mean_rounds - 1) / at_a_time
-        alone += THROUGH_SHARED
+        alone += THROUGH_SHARED if running else 0.0
     waiting = waits * (alone + folding + starts) * machine.latency
     waiting += BEGUN * programs * PROGRAM if keeps_busy else 0.0
     filling = min(programs, machine.processors * here.programs)
@@ -324,7 +324,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     if work.is_one_step:
         waiting += TAIL * work.arrays * filling / programs / machine.main.total
     elif work.spread:
-        waiting += ENDS * work.staged / machine.main.each
+        waiting += ENDS[not running] * work.staged / machine.main.each
     if work.streaming:  # each program waits for the first blocks that it loads ahead
         waiting += EACH_START * programs
     if work.products:

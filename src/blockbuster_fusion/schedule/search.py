@@ -24,7 +24,7 @@ USUAL = 1.01
 """The factor within which an option is left to the rule of thumb."""
 LESS = 0.999
 """The share of the time that descriptors, joined products, and other warps for products with
-vectors must leave: where they change nothing, there are none."""
+vectors in one step must leave: where they change nothing, there are none."""
 MOST_FREE = 6
 """The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
@@ -225,7 +225,7 @@ class _Search:
         for change in space.searched_launches:
             schedule = replace(best.schedule, **change)
             other = Found(times.predicted(schedule, best.tiles), schedule, best.tiles)
-            if other.seconds.device <= best.seconds.device * _limit(change, best.schedule, space):
+            if other.seconds.device <= best.seconds.device * _limit(change, best, space):
                 best = other
         self.visited.append(best)
         return best
@@ -242,7 +242,7 @@ def _form(schedule: Schedule) -> tuple[Grid, bool, bool]:
     return (schedule.grid, schedule.apart, schedule.padded)
 
 
-def _limit(change: Mapping[str, Any], schedule: Schedule, space: Space) -> float:
+def _limit(change: Mapping[str, Any], best: Found, space: Space) -> float:
     """The share of the time that a change of options of launches must leave."""
     if "described" in change:
         return LESS if change["described"] else 1.0
@@ -251,7 +251,7 @@ def _limit(change: Mapping[str, Any], schedule: Schedule, space: Space) -> float
         return USUAL
     if name == "joined":
         return LESS if value else 1.0
-    if name == "warps" and not space.multiplied:
+    if name == "warps" and space.has_one_step(best.tiles):
         return LESS
     is_free = name == "stages" and 1 < value <= MOST_FREE
-    return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN
+    return 1.0 if is_free or (name == "programs" and best.schedule.described) else GAIN

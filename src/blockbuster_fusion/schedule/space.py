@@ -259,6 +259,12 @@ class Space:
             made.append(others | dict.fromkeys(self.streamed, piece))
         return [self.bounded(tiles) for tiles in made]
 
+    def has_one_step(self, tiles: Mapping[Dim, int]) -> bool:
+        """True if products with vectors, and no others, take one step by some tiles."""
+        lengths = {dim: self.extents.of(dim.axis) for dim in self.streamed}
+        is_whole = all(tiles.get(dim, 0) >= length for dim, length in lengths.items())
+        return bool(lengths) and is_whole and not self.multiplied
+
     def bounded(self, tiles: Mapping[Dim, int]) -> dict[Dim, int]:
         """Tiles no longer than their axes need."""
         longest = {dim: self.tiles(dim)[-1] for dim in tiles if is_tiled(dim)}

@@ -146,8 +146,8 @@ class Work:
 
     @property
     def is_one_step(self) -> bool:
-        """True if programs only multiply whole rows with vectors, in one step."""
-        return bool(self.spread) and self.multiplying <= 1 and not self.products
+        """True if programs only multiply a whole row with a vector, in one step."""
+        return self.spread == 1 and self.multiplying <= 1 and not self.products
 
     @property
     def passed(self) -> float:

@@ -25,7 +25,7 @@ Attitude = tuple[float, float]
 CAREFUL, EVEN, HOPEFUL = (1.0, 1.0), (0.0, 0.0), (-1.0, -1.0)
 """Predictions have to win by more than their error, or as they are, or may even lose by it."""
 TRYING, TRYING_ROWS = (0.25, 0.25), (0.25, 1.0)
-"""Those that are measured once they have won have to win by some of it: all, or without product."""
+"""Those that are measured once they have won have to win by some of it: all, or but products."""
 USUAL, CHAINED, WHOLE = 1.15, 1.6, 4.0
 """The factors of kernels over their floor: usual ones, those with a product that reads what the
 same part computes by a reduction or by another product, those that hold whole rows of a product."""
