@@ -48,7 +48,8 @@ from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
 
 FEW_OPERATORS = 24
-"""The most operators of a graph in which kernels with products are tried."""
+"""The most operators of a graph in which kernels with products are tried, and which is selected
+again more than once: a selection of a large graph takes seconds."""
 
 
 def compile_graph(
@@ -192,9 +193,10 @@ def _corrected(
     """
     is_chosen = options.library != "never" and options.plan is None and not weighing.measures
     is_gpu = options.target_of(module.graph.nodes) == "cuda"
-    for _ in range(MOST if is_chosen and is_gpu else 0):
-        calls = sum(n.op == "call_function" for n in module.graph.nodes)
-        trying = replace(weighing, tries=True, tries_products=calls <= FEW_OPERATORS)
+    is_small = sum(n.op == "call_function" for n in module.graph.nodes) <= FEW_OPERATORS
+    trying = replace(weighing, tries=True, tries_products=is_small)
+    rounds = MOST if is_small else 1
+    for _ in range(rounds if is_chosen and is_gpu else 0):
         made = _WeighedGraph(_copied(module), static, options, trying, constants)
         if not made.mispredicted:
             return made

@@ -26,8 +26,8 @@ from blockbuster_fusion.torch.rivals.timing import launcher, measured, randomise
 from blockbuster_fusion.torch.rivals.weighing import MEASURED
 
 MOST = 2
-"""The number of times that parts are selected again."""
-NOTABLE = 0.01
+"""The most times that parts are selected again."""
+NOTABLE = 0.02
 """The share of a graph's time by which kernels may be slower than they counted for."""
 MOST_COPIES = 16
 """The number of inputs that calls take in turns, so that each comes from memory."""
