@@ -573,8 +573,8 @@ Nest("f", [Kernel("f", [m], [
 """
 
 SHARED_SUM = """
-S = Axis(4)
-S1 = Dim(S, 1)
+N_parts = Axis(4)
+S1 = Dim(N_parts, 1)
 M1 = Dim(M, 1)
 i = Index(M1)
 p = Index(S1)
@@ -626,16 +626,6 @@ CASES = {
         Schedule(split={"N": 4}),
     ),
     "combine_where_read": ("combine_where_read", SHARED_SUM, None),
-    "combine_where_read, an input": (
-        "combine_where_read",
-        SHARED_SUM.replace("[X], [View", "[X, P], [View").replace("[P, T]", "[T]"),
-        None,
-    ),
-    "combine_where_read, read in a loop": (
-        "combine_where_read",
-        SHARED_SUM.replace("[m, n], [", "[n], [For(m, [").replace("s),\n    ]),", "s),\n    ])]),"),
-        None,
-    ),
     "split_scan": ("split_scan", RUNNING_SUM, Schedule(split={"N": 4})),
     "split_scan, not asked for": ("split_scan", RUNNING_SUM, None),
     "pad_operands": ("pad_operands", ODD_PRODUCT, Schedule(padded=True)),

@@ -5,17 +5,18 @@ and the next one reads that. The shares are few: so each program of the next ker
 of its own rows, and one launch is saved.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import arg
+from blockbuster_fusion.nest.analysis.independence import touched
 from blockbuster_fusion.nest.nest import (
     Body,
     Buffer,
     Compute,
     Contract,
-    Fold,
+    For,
     Index,
     Kernel,
     Load,
@@ -28,17 +29,19 @@ from blockbuster_fusion.nest.nest import (
     walk,
 )
 from blockbuster_fusion.nest.passes.merge_kernels import without_unread
+from blockbuster_fusion.nest.passes.split_reduction import is_axis_of_parts
 from blockbuster_fusion.nest.rewrite import FreshNames, Renaming, rebuilt
 
 
 def combine_where_read(nest: Nest) -> Nest:
     """The nest without kernels that only combine shares for the kernel after them."""
     steps: list[NestStep] = []
-    for step in nest.steps:
+    for at, step in enumerate(nest.steps):
         last = steps[-1] if steps else None
         if isinstance(last, Kernel) and isinstance(step, Kernel) and _only_combines(nest, last):
             combined = _combining(last, step)
-            if combined is not None and not _is_read_elsewhere(nest, last, step):
+            others = (*steps[:-1], *nest.steps[at + 1 :])
+            if combined is not None and not _are_read(_made(last), others):
                 steps[-1] = combined
                 continue
         steps.append(step)
@@ -46,40 +49,43 @@ def combine_where_read(nest: Nest) -> Nest:
 
 
 def _only_combines(nest: Nest, kernel: Kernel) -> bool:
-    """True if a kernel makes numbers for rows of what other kernels have made, for others."""
+    """True if a kernel makes numbers for rows of the shares of a reduction, for other kernels."""
     between = {*nest.between}
     for s in kernel.statements:
         if isinstance(s, Contract) or not between.issuperset(a.buffer for a in accesses(s)):
+            return False
+        if isinstance(s, For) and not is_axis_of_parts(s.index.dim.axis):
             return False
         if isinstance(s, Store) and (s.atomic or s.places is not None or len(s.tile.spans) > 1):
             return False
     return all(any(s is own for own in kernel.body) for s in _stores(kernel))
 
 
-def _stores(kernel: Kernel) -> Iterator[Store]:
-    return (s for s in kernel.statements if isinstance(s, Store))
+def _stores(kernel: Kernel) -> list[Store]:
+    return [s for s in kernel.statements if isinstance(s, Store)]
 
 
-def _is_read_elsewhere(nest: Nest, first: Kernel, second: Kernel) -> bool:
-    """True if another kernel than the second reads what the first one makes."""
-    made = {s.target.buffer for s in _stores(first)}
-    others = (step for step in nest.steps if step is not first and step is not second)
-    return any(
-        not made.isdisjoint(a.buffer for a in accesses(s))
-        for step in others
-        if isinstance(step, Kernel)
-        for s in step.statements
-    )
+def _made(kernel: Kernel) -> set[Buffer]:
+    return {s.target.buffer for s in _stores(kernel)}
+
+
+def _are_read(buffers: set[Buffer], steps: Iterable[NestStep]) -> bool:
+    """True if some steps touch one of the buffers."""
+    return any(not buffers.isdisjoint(set().union(*touched(step))) for step in steps)
 
 
 def _combining(first: Kernel, second: Kernel) -> Kernel | None:
     """The second kernel with the statements of the first before its own; None if it cannot be."""
     stored = {s.target.buffer: s for s in _stores(first)}
-    if len(stored) < len([*_stores(first)]):
+    if len(stored) < len(_stores(first)):
         return None
     indices: dict[Index, Index] = {}
-    for load in _loads(second, stored):
-        pairs = zip(stored[load.source.buffer].target.spans, load.source.spans, strict=True)
+    for s in walk(second.body):
+        if stored.keys().isdisjoint(a.buffer for a in accesses(s)):
+            continue
+        if not isinstance(s, Load) or not _has_its_dtype(s, stored[s.source.buffer]):
+            return None
+        pairs = zip(stored[s.source.buffer].target.spans, s.source.spans, strict=True)
         for own, other in pairs:
             if not isinstance(own.at, Index) or other.at not in second.grid:
                 return None
@@ -93,22 +99,20 @@ def _combining(first: Kernel, second: Kernel) -> Kernel | None:
     renaming = Renaming(indices, dims, lambda name: names.numbered("t"))
     body = renaming.body(tuple(s for s in first.body if not isinstance(s, Store)))
     made = {buffer: renaming.tile(store.tile) for buffer, store in stored.items()}
-    rows = {*dims.values()}
 
     def taken(body: Body) -> Body:
-        return tuple(_taken(s, made, rows) for s in body)
+        return tuple(_taken(s, made) for s in body)
 
     return replace(second, body=(*body, *rebuilt(second.body, taken)))
 
 
-def _loads(kernel: Kernel, buffers: dict[Buffer, Store]) -> list[Load]:
-    return [s for s in walk(kernel.body) if isinstance(s, Load) and s.source.buffer in buffers]
+def _has_its_dtype(load: Load, store: Store) -> bool:
+    """True if numbers are stored and loaded as they are computed."""
+    return load.tile.dtype == store.tile.dtype == load.source.buffer.dtype
 
 
-def _taken(s: Statement, made: dict[Buffer, Tile], rows: set[Dim]) -> Statement:
-    """A statement that takes what it would load; a load ends in zeros, and a tile does not."""
+def _taken(s: Statement, made: Mapping[Buffer, Tile]) -> Statement:
+    """A statement that takes what it would load."""
     if isinstance(s, Load) and s.source.buffer in made:
         return Compute(s.tile, arg(0), (made[s.source.buffer],))
-    if isinstance(s, Fold) and s.span.dim in rows:
-        return replace(s, tail_masked=True)
     return s

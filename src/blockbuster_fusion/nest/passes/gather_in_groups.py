@@ -39,7 +39,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.rewrite import FreshNames, all_read, all_written, rebuilt, with_tiles
 
 SHORT = 4096
-"""A row of up to so many elements is often one block, which is folded once in any case."""
+"""Rows of up to so many elements keep their folds: they take few steps."""
 
 
 def gather_in_groups(kernel: Kernel) -> Kernel:

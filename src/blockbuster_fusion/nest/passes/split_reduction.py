@@ -38,6 +38,9 @@ from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
 from blockbuster_fusion.nest.passes.unroll_short_loops import MOST_BLOCKS
 from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
 
+PARTS = "_parts"
+"""The end of the name of an axis of programs."""
+
 
 def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
     """Shares each reduction over an axis among `parts` programs."""
@@ -84,7 +87,12 @@ def access_of_share(
 
 def axis_of_parts(axis: str, parts: int) -> Axis:
     """The axis of the programs that share the reduction over another axis."""
-    return Axis(f"{axis}_parts", parts)
+    return Axis(f"{axis}{PARTS}", parts)
+
+
+def is_axis_of_parts(axis: Axis) -> bool:
+    """True for an axis of such programs."""
+    return axis.name.endswith(PARTS)
 
 
 def reduction_loop(kernel: Kernel, axis: str) -> tuple[int, For] | None:

@@ -107,6 +107,9 @@ def driver_launch(
         numbers.append(0 if is_address else _plain(template[at]))
         if at in described:
             numbers += described[at].numbers
+    needed = {*described, *(m.other for m in described.values() if m.is_joined)}
+    if not needed <= first.keys():
+        return None  # one of them is a constant
     maps = [
         (first[at], *matrix.encoding(facts), first[matrix.other] if matrix.is_joined else -1)
         for (at, matrix), facts in zip(sorted(described.items()), encoded, strict=True)

@@ -133,12 +133,12 @@ static int launched(const struct form *one, const int64_t *addresses, const int6
     if (one->map_count && !encode) return UNFIT;
     for (int64_t j = 0; j < one->map_count; j++) {{
         const int64_t *map = one->maps + j * {descriptors.ENCODED}, place = map[0];
-        const int64_t other = map[{descriptors.ENCODED} - 1];
+        const int64_t partner = map[{descriptors.ENCODED} - 1];
         int64_t low = parameters[place], distance = 0;
-        if (other >= 0) {{
-            distance = parameters[other] - low;
+        if (partner >= 0) {{
+            distance = parameters[partner] - low;
             low += distance < 0 ? distance : 0;
-            parameters[other] = distance < 0 ? {descriptors.SWAPPED} : {descriptors.IN_ORDER};
+            parameters[partner] = distance < 0 ? {descriptors.SWAPPED} : {descriptors.IN_ORDER};
             distance = distance < 0 ? -distance : distance;
             if (!are_apart(map + 1, distance)) return UNFIT;
         }}

@@ -36,7 +36,7 @@ class Weighing:
     measures: bool = False
     """True to measure kernels rather than to predict their times."""
     tries: bool = False
-    """True if the kernels that win are measured, and lose again if they are slower."""
+    """True if the kernels that win are measured, and selected anew if they are slower by much."""
     tries_products: bool = False
     """True if so are those with products, which take long to compile."""
     replayed: bool = False
