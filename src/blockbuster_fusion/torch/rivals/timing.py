@@ -55,8 +55,8 @@ def measured(call: Callable[[], object], device: torch.device) -> Seconds:
 
 def timed(call: Callable[[], object], device: torch.device) -> Timing:
     """The time of a call, and if it is sure."""
-    call()
     with measuring(str(device)):
+        call()
         return Timing(_on_gpu(call), True) if device.type == "cuda" else _on_cpu(call)
 
 

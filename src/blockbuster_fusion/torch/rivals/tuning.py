@@ -259,7 +259,8 @@ class _Trial:
                 subject = self.subject
                 executable = executable_of([choice], subject.threads)
                 source = source_digest(choice)
-                error, bar = self.exactness.error(executable), self.exactness.bar
+                with measuring(str(subject.device)):  # float64 keeps a GPU busy, too
+                    error, bar = self.exactness.error(executable), self.exactness.bar
                 seconds = math.inf
                 if error <= bar:
                     device = subject.device
