@@ -85,7 +85,7 @@ def grouped_errors() -> Iterator[dict[str, object]]:
 
 
 def grouped_resources() -> Iterator[dict[str, object]]:
-    """What each kernel spills, and if threads wait for each other in a loop."""
+    """The registers that each kernel spills, and if threads wait for each other in a loop."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
     from blockbuster_fusion.runtime.triton.resources import compile_for
 

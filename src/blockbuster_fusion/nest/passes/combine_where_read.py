@@ -28,7 +28,7 @@ from blockbuster_fusion.nest.nest import (
     accesses,
     walk,
 )
-from blockbuster_fusion.nest.passes.merge_kernels import without_unread
+from blockbuster_fusion.nest.passes.merge_kernels import loads_as_stored, without_unread
 from blockbuster_fusion.nest.passes.split_reduction import is_axis_of_parts
 from blockbuster_fusion.nest.rewrite import FreshNames, Renaming, rebuilt
 
@@ -83,7 +83,7 @@ def _combining(first: Kernel, second: Kernel) -> Kernel | None:
     for s in walk(second.body):
         if stored.keys().isdisjoint(a.buffer for a in accesses(s)):
             continue
-        if not isinstance(s, Load) or not _has_its_dtype(s, stored[s.source.buffer]):
+        if not isinstance(s, Load) or not loads_as_stored(s, stored[s.source.buffer]):
             return None
         pairs = zip(stored[s.source.buffer].target.spans, s.source.spans, strict=True)
         for own, other in pairs:
@@ -104,11 +104,6 @@ def _combining(first: Kernel, second: Kernel) -> Kernel | None:
         return tuple(_taken(s, made) for s in body)
 
     return replace(second, body=(*body, *rebuilt(second.body, taken)))
-
-
-def _has_its_dtype(load: Load, store: Store) -> bool:
-    """True if numbers are stored and loaded as they are computed."""
-    return load.tile.dtype == store.tile.dtype == load.source.buffer.dtype
 
 
 def _taken(s: Statement, made: Mapping[Buffer, Tile]) -> Statement:

@@ -99,11 +99,16 @@ def continued(first: Kernel, body: Body) -> Body | None:
         stored = stores.get(sources[0])
         if not isinstance(statement, Load) or stored is None:
             return None
-        dtypes = {stored.tile.dtype, statement.tile.dtype, sources[0].dtype}
-        if stored.atomic or stored.target != statement.source or len(dtypes) > 1:
+        is_same = stored.target == statement.source and loads_as_stored(statement, stored)
+        if stored.atomic or not is_same:
             return None
         continued.append(Compute(statement.tile, arg(0), (stored.tile,)))
     return tuple(continued)
+
+
+def loads_as_stored(load: Load, store: Store) -> bool:
+    """True if numbers are stored and loaded with the dtype in which they are computed."""
+    return load.tile.dtype == store.tile.dtype == load.source.buffer.dtype
 
 
 def without_unread(nest: Nest) -> Nest:

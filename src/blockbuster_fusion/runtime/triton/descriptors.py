@@ -21,7 +21,7 @@ ENCODED = 9
 """The numbers of a descriptor: its parameter, those that the driver encodes, and the parameter of
 the other array if it is for two; else -1."""
 IN_ORDER, SWAPPED = 2, 3
-"""What tells a kernel which of two matrices comes first: Triton compiles one kernel for both."""
+"""Numbers that tell a kernel which of two matrices lies first: one compiled kernel serves both."""
 SOURCE = f"""
 #include <stdint.h>
 typedef unsigned u;
