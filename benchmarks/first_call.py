@@ -4,7 +4,8 @@
 
 The model has the shape of Llama 3.2 1B with a few layers, in bfloat16. Each backend runs in a
 process of its own, with caches that are empty. Kernels that the main thread compiles are told
-apart: nothing else is done meanwhile. So are those that no later call launches.
+apart: nothing else is done meanwhile. So are those that no later call launches. The main thread is
+looked at every few milliseconds, so that its time is divided into stages.
 """
 
 import argparse
@@ -14,12 +15,67 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPE = {"width": 2048, "heads": 32, "groups": 8, "inner": 8192, "vocabulary": 128256}
 CACHES = ("BLOCKBUSTER_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+STAGES = {
+    ("library.py", "_timed"): "times of PyTorch's operators",
+    ("part_choices.py", "searched"): "search of schedules",
+    ("estimates.py", "_chosen"): "search of schedules",
+    ("choose.py", "choose"): "selection",
+    ("compile_graph.py", "prepared"): "graph made ready",
+    ("compile_parts.py", "try_out"): "kernels run once",
+    ("compile_parts.py", "compiled"): "kernels compiled",
+    ("corrections.py", "mispredicted"): "kernels measured",
+    ("compile_graph.py", "compiled"): "plan made",
+    ("whole_model.py", "faster"): "whole model timed",
+    ("gpu_tape.py", "*"): "tape made and called",
+    ("plan.py", "__call__"): "tape made and called",
+    ("backend.py", "compiled"): "captured by AOTAutograd",
+    ("first_call.py", "measured"): "captured by Dynamo, and the rest",
+}
+"""The stages of a first call, by file and function: the innermost one counts."""
+EVERY = 0.004
+"""The seconds between looks at the main thread."""
+
+
+class Stages(threading.Thread):
+    """Notes what the main thread does, until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seconds = Counter[str]()
+        self.ends = threading.Event()
+
+    def run(self) -> None:
+        main, before = threading.main_thread().ident, time.perf_counter()
+        while not self.ends.wait(EVERY):
+            frame, now = sys._current_frames().get(main or 0), time.perf_counter()
+            self.seconds[stage_of(frame)] += now - before
+            before = now
+
+    def stop(self) -> str:
+        """Stops, and tells the seconds of all stages."""
+        self.ends.set()
+        self.join()
+        found = (f"{name} {seconds:.2f}" for name, seconds in self.seconds.most_common())
+        return ", ".join(found)
+
+
+def stage_of(frame: FrameType | None) -> str:
+    """The stage of the innermost function that has one."""
+    while frame is not None:
+        file, name = Path(frame.f_code.co_filename).name, frame.f_code.co_name
+        stage = STAGES.get((file, name)) or STAGES.get((file, "*"))
+        if stage is not None:
+            return stage
+        frame = frame.f_back
+    return "other"
 
 
 def measured(backend: str, layers: int, rows: int, words: int, device: str) -> str:
@@ -57,11 +113,12 @@ def measured(backend: str, layers: int, rows: int, words: int, device: str) -> s
     compiled = torch.compile(model, backend=backend, dynamic=False)
     with torch.no_grad():
         model(*given)  # what PyTorch and its libraries start is not counted
-        start = time.perf_counter()
+        stages, start = Stages(), time.perf_counter()
+        stages.start()
         compiled(*given)
         if device == "cuda":
             torch.cuda.synchronize()
-        spent = time.perf_counter() - start
+        spent, told = time.perf_counter() - start, stages.stop()
         used = launched(lambda: compiled(*given)) if device == "cuda" else set[str]()
     first = [seconds for _, is_main, seconds in made if is_main]
     rest = [seconds for _, is_main, seconds in made if not is_main]
@@ -69,7 +126,7 @@ def measured(backend: str, layers: int, rows: int, words: int, device: str) -> s
     return (
         f"{backend}: first call {spent:.1f} s; {len(first)} kernels compiled by the main thread in"
         f" {sum(first):.1f} s, {len(rest)} by others in {sum(rest):.1f} s; not launched later:"
-        f" {', '.join(unused) or 'none'}"
+        f" {', '.join(unused) or 'none'}\n    seconds of the main thread: {told}"
     )
 
 

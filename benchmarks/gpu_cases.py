@@ -1,6 +1,6 @@
 """The cases of benchmarks/gpu_limits.py: products, rows, reductions and pointwise kernels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor
 
 LARGE = 64e6
 """Bytes from which on a kernel without products is compared with the memory."""
-GOALS = {"memory": 0.90, "PyTorch": 1.0, "cuBLAS": 0.92}
+PLAIN = "plain product"
+"""The baseline of a product with more: our own kernel of the product alone."""
+GOALS = {"memory": 0.90, "PyTorch": 1.0, "cuBLAS": 0.92, PLAIN: 0.97}
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class GpuCase(Case):
     baselines: tuple[str, ...] = ("eager", "Inductor")
     classes: int = 0
     """If there are any, the last input has one for each row."""
+    plain: Callable[..., Tensor] | None = None
+    """The product alone, of the same inputs: what comes before or after it is to cost little."""
 
     def sets(self, count: int, device: str = "cuda") -> Iterator[list[Tensor]]:
         """Inputs of the case, with other numbers each time."""
@@ -35,7 +39,9 @@ class GpuCase(Case):
 
     @property
     def limit(self) -> str:
-        """A baseline, the better of them, or "memory"."""
+        """A baseline, the better of them, the product alone, or "memory"."""
+        if self.plain is not None:
+            return PLAIN
         if len(self.baselines) == 1:
             return self.baselines[0]
         if not self.flops and self.bytes >= LARGE:
@@ -154,4 +160,29 @@ def fused_products() -> Iterator[GpuCase]:
             yield GpuCase(name, norm_swiglu, shapes, 6.0 * m * d * inner)
 
 
-CASES = [*products(), *rows(), *sums(), *pointwise(), *fused_products()]
+def additions() -> Iterator[GpuCase]:
+    """Products with an epilogue or a prologue, beside the same products alone."""
+
+    def plain(x: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+    def epilogue(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.gelu(F.linear(x, weight, bias))
+
+    def residual(x: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+        return y + F.linear(x, weight)
+
+    def prologue(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+        return F.linear(rms_norm(x, scale), weight)
+
+    for m, k, n in ((4096, 4096, 4096), (2048, 4096, 14336), (512, 1024, 4096), (16, 4096, 4096)):
+        for name, function, more in (
+            ("linear and gelu", epilogue, (n,)),
+            ("linear and residual", residual, (m, n)),
+            ("rms norm and linear", prologue, (k,)),
+        ):
+            shapes, flops = ((m, k), (n, k), more), 2.0 * m * k * n
+            yield GpuCase(named(name, m, k, n), function, shapes, flops, plain=plain)
+
+
+CASES = [*products(), *rows(), *sums(), *pointwise(), *fused_products(), *additions()]
