@@ -140,6 +140,19 @@ def test_split_says_what_cannot_be_split():
         nest_of("attention", ("D", "L"), Schedule(split={"N": 4}, atomic=True))
 
 
+def test_what_is_no_sum_stays_whole_behind_sums_that_are_added():
+    """The mean is added up by several programs; the largest deviation is found by one."""
+
+    def program(X):
+        return bb.ops.max((X - bb.ops.mean(X, axis=1, keepdims=True)) ** 2, axis=1)
+
+    graph = bb.fuse(bb.lower(bb.trace(program, X="M N"))).snapshots[-1]
+    nest = scheduled(graph, "f", Schedule(split={"N": 3}, atomic=True))
+    first, second = nest.kernels
+    assert [s.atomic for s in first.statements if isinstance(s, Store)] == [True]
+    assert [s.share for s in second.statements if isinstance(s, For)] == [None]
+
+
 def test_misc_operators_inside_loops_have_no_kernel():
     (kernel,) = nest_of("attention", ("D", "L")).kernels
     assert not [s for s in kernel.statements if isinstance(s, Store) and s.atomic]

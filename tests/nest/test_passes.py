@@ -25,6 +25,7 @@ from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
+from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.schedule.schedule import Schedule, each_kernel, nest_passes
 
 OUTER = Schedule(grid="outer")
@@ -678,6 +679,7 @@ def test_pass(
             "Contract(two, rows, right, S0[l], [False, True])",
         ),
         ("Contract(two, rows, right,", "Contract(two, again, right,"),  # other rows
+        ("    For(l, [", "    For(u, [For(l, ["),  # the sums of an outer loop
     ],
 )
 def test_other_products_are_not_joined(old: str, new: str) -> None:
@@ -689,6 +691,12 @@ def test_other_products_are_not_joined(old: str, new: str) -> None:
         tile = "again = Tile([R0[i], S0[l]], float32)\none = Tile"
         load = "Load(again, A[R0[i], S0[l]]), Load(left,"
         body = body.replace("one = Tile", tile).replace("Load(left,", load)
+    if "For(u" in body:
+        gathered = "gathered=[[add, [one]], [add, [two]]])"
+        outer = "R0 = Dim(R)\nU = Axis(3)\nU0 = Dim(U, 0, False)\nu = Index(U0)"
+        body = body.replace(gathered, f"{gathered}], {gathered}").replace("R0 = Dim(R)", outer)
+        body = body.replace("A = Buffer([", "A = Buffer([BufferAxis(U0), ")
+        body = body.replace("A[R0[i]", "A[U0[u], R0[i]")
     assert body != GATES
     assert "is_joined" not in run("join_products", body, Schedule(joined=True))
 
@@ -722,6 +730,22 @@ def test_rows_that_are_not_gathered_in_groups(old: str, new: str) -> None:
     assert old in LONG_ROWS
     nest = nest_from_text(HEAD + LONG_ROWS.replace(old, new))
     assert nest_to_text(each_kernel(gather_in_groups, "").run(nest)) == nest_to_text(nest)
+
+
+def test_blocks_in_groups_have_the_axes_that_their_operands_lack() -> None:
+    """All rows have the same maximum, and each a sum of its own."""
+    body = LONG_ROWS.replace("x = Tile([M0[m], L0[l]]", "x = Tile([L0[l]]")
+    body = body.replace("X = Buffer([BufferAxis(M0), ", "X = Buffer([").replace("X[M0[m], ", "X[")
+    for name in ("largest", "both", "scale"):
+        body = body.replace(f"{name} = Tile([M0[m]]", f"{name} = Tile([]")
+    body = body.replace("both = Tile", "top = Tile([], float32)\nboth = Tile").replace(
+        "Store(O[M0[m]], a)", "Compute(a, x0, [top]),\n    Store(O[M0[m]], a)"
+    )
+    for old in ("Fill(a", "[a, largest]", "[a, both]", "Compute(a, x0, [both])", "[a, total]"):
+        body = body.replace(old, old.replace("(a", "(top").replace("[a", "[top"))
+    nest = each_kernel(gather_in_groups, "").run(nest_from_text(HEAD + body))
+    verify_nest(nest)
+    assert "tl.reshape(tl.broadcast_to(" in print_triton(nest)
 
 
 @pytest.mark.parametrize(

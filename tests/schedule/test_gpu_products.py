@@ -20,6 +20,7 @@ from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.gpu import residents, runs_ahead
 from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.schedule.work import Work
 from helpers.shared_kernels import rotated_attention
 
@@ -496,3 +497,14 @@ def test_merged_axes_of_operands_have_bank_conflicts() -> None:
     )  # fmt: skip
     assert heads.products == plain.products
     assert heads.read_by_cores == 8 * plain.read_by_cores
+
+
+def test_products_are_joined_by_descriptors_alone() -> None:
+    """Without them, a schedule would have a second name for the same kernels."""
+    choice = best("gated rows", M=4096, K=4096, N=14336)
+    assert choice.schedule.joined
+    space = Space(choice.scheduled()[0], Extents(), H200)
+    near = [*space.near(choice.schedule)]
+    assert any(not x.described for x in near)
+    assert not [x for x in near if x.joined and not x.described]
+    assert {"described": False, "joined": False} in space.searched_launches

@@ -1,5 +1,6 @@
 """The cases of benchmarks/gpu_limits.py, and its tables: all that needs no GPU."""
 
+import dataclasses
 import importlib
 import math
 from pathlib import Path
@@ -30,7 +31,11 @@ def test_cases_compute_what_their_names_say(limits: ModuleType) -> None:
         result = case.function(*given)
         assert result.device.type == "meta"
         assert case.bytes >= 2 * sum(x.numel() for x in (*given, result))
-        if "product" in case.name or case.name.startswith("linear"):
+        if case.plain is not None:
+            assert case.limit == "plain product"
+            assert case.flops == 2 * math.prod(sizes)
+            assert case.plain(*given).shape == result.shape
+        elif "product" in case.name or case.name.startswith("linear"):
             assert case.limit == "cuBLAS"
             assert case.flops == 2 * math.prod(sizes)
             assert [*result.shape] == [*sizes[:-2], sizes[-1]]
@@ -71,5 +76,7 @@ def test_shares_are_of_the_limit(limits: ModuleType) -> None:
     assert found["share"] == pytest.approx(case.bytes / 4.35e12 / 80e-6)
     row = limits.table([result(**found, microseconds=spent)]).splitlines()[-1]
     assert row.endswith("| 0.77 | memory | 0.90 | 2.00 | 0.75 |")
+    alone = dataclasses.replace(case, plain=lambda x: x.sum(-1))
+    assert limits.rates(alone, spent | {"plain product": 72.0})["share"] == pytest.approx(0.9)
     small = limits.GpuCase("sum of rows 2x3", lambda x: x.sum(-1), ((2, 3),))
     assert limits.rates(small, spent)["share"] == pytest.approx(60 / 80)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.schedule.cost import ERRORS, Seconds
+from blockbuster_fusion.torch import compile_graph as compile_graph_module
 from blockbuster_fusion.torch.compile_graph import _copied, compile_graph
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
@@ -17,6 +18,7 @@ from blockbuster_fusion.torch.groups import Fused
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.rivals import corrections
 from blockbuster_fusion.torch.rivals.choose import Chooser
+from blockbuster_fusion.torch.rivals.corrections import MOST
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 from helpers.offline import Captured, captured, offline
@@ -43,10 +45,13 @@ def predicted(graph: Captured) -> float:
         return chooser.estimates.of(chooser.parts.analysis.operators).seconds.device
 
 
-def compiled(graph: Captured, *, library: float, kernels: float) -> tuple[CompiledGraph, int]:
+def compiled(
+    graph: Captured, *, library: float, kernels: float | None
+) -> tuple[CompiledGraph, int]:
     """A graph compiled for a GPU that is not here, and the number of selections.
 
-    Given are the seconds of each of PyTorch's operators, and the measured ones of each kernel.
+    Given are the seconds of each of PyTorch's operators, and the measured ones of each kernel; with
+    None, kernels are measured.
     """
     choose, selections = Chooser.choose, list[Chooser]()
 
@@ -57,11 +62,13 @@ def compiled(graph: Captured, *, library: float, kernels: float) -> tuple[Compil
     with offline(H200), ExitStack() as stack:
         for owner, name, made in (
             (PartCompiler, "try_out", lambda *_: None),
-            (corrections, "_measured", lambda *_: Seconds(kernels)),
             (LibraryTimes, "operator", lambda *_: Seconds(library)),
             (Chooser, "choose", counted),
         ):
             stack.enter_context(patch.object(owner, name, made))
+        if kernels is not None:
+            timed = Seconds(kernels)
+            stack.enter_context(patch.object(corrections, "_timed", lambda *_: timed))
         weighing = Weighing(called=graph.called, replayed=True)
         made = compile_graph(_copied(graph.module), graph.static, OPTIONS, weighing)
     return made, len(selections)
@@ -103,3 +110,46 @@ def test_what_was_measured_is_told(softmax: Captured) -> None:
     (choice,) = graph.weighed
     assert choice.basis == "measured"
     assert choice.kernels.device == pytest.approx(expected * 1.5)
+
+
+def test_kernels_for_which_there_is_no_memory_count_as_predicted(softmax: Captured) -> None:
+    def refused(*_: object) -> Seconds:
+        raise torch.OutOfMemoryError("no room")
+
+    expected = predicted(softmax)
+    with patch.object(corrections, "_timed", refused):
+        graph, selections = compiled(softmax, library=expected * 1.1, kernels=None)
+    assert (kernels_of(graph), selections) == (1, 1)
+    (choice,) = graph.weighed
+    assert choice.basis == "predicted"
+
+
+@pytest.fixture(scope="module")
+def product() -> Captured:
+    given = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((512, 1024), (1024, 4096)))
+    (made,) = captured(torch.matmul, *given, runs=False)
+    return made
+
+
+@pytest.mark.parametrize(("most", "kernels"), [(1, 1), (0, 0)])
+def test_kernels_with_products_are_tried_in_small_graphs_alone(
+    product: Captured, most: int, kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take long to compile."""
+    monkeypatch.setattr(compile_graph_module, "FEW_OPERATORS", most)
+    expected = predicted(product)
+    graph, selections = compiled(product, library=expected * 1.1, kernels=expected)
+    assert ERRORS["cuda"][True] > 1.1
+    assert (kernels_of(graph), selections) == (kernels, 1)
+
+
+@pytest.mark.parametrize(("most", "selections"), [(100, MOST + 1), (0, 2)])
+def test_large_graphs_are_selected_again_once(
+    most: int, selections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each choice is slower than it counted for, but PyTorch's operators are slower still."""
+    monkeypatch.setattr(compile_graph_module, "FEW_OPERATORS", most)
+    monkeypatch.setattr(compile_graph_module, "mispredicted", lambda *_: True)
+    (graph,) = captured(lambda x: x.softmax(-1), torch.empty(64, 64), runs=False)
+    expected = predicted(graph)
+    assert compiled(graph, library=expected * 2, kernels=expected)[1] == selections

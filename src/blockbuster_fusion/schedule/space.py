@@ -316,7 +316,7 @@ class Space:
         gain = any(map(gains_by_turns, (*kernels, *joined)))
         turns = (self.machine.processors, None) if gain else ()
         described = (True, False) if self.are_described else ()
-        made += [{"described": flag} for flag in described]
+        made += [{"described": True}, {"described": False, "joined": False}] if described else []
         made += [{"joined": flag} for flag in described if self.are_joined]
         made += [{"programs": number} for number in turns]
         if described and turns:  # descriptors store results while a program goes on to its next
@@ -411,7 +411,8 @@ class Space:
             changes += [{"padded": not schedule.padded, "order": ()}]
             changes += [{"mirrored": False}] if schedule.mirrored else []
             changes += [{"transposed": not schedule.transposed}] if self.may_transpose else []
-            changes += [{"described": not schedule.described}] if self.are_described else []
+            changed = {"described": not schedule.described, "joined": False}
+            changes += [changed] if self.are_described else []
             is_joined = schedule.described and self.are_joined
             changes += [{"joined": not schedule.joined}] if is_joined else []
             has_several = len(self.nest.kernels) > 1

@@ -20,6 +20,7 @@ from blockbuster_fusion.nest.nest import (
     Kernel,
     Load,
     Statement,
+    Tile,
     read,
     walk,
     written,
@@ -50,8 +51,8 @@ def joinable_products(kernel: Kernel) -> tuple[JoinedProducts, ...]:
     blocks = describable_blocks(kernel)
     if len(blocks) < 2:
         return ()
-    loops = (s for s in kernel.statements if isinstance(s, For) and s.window is None)
-    return tuple(pair for loop in loops for pair in _pairs(loop.body, kernel, blocks))
+    bodies = (kernel.body, *(s.body for s in kernel.statements if isinstance(s, For)))
+    return tuple(pair for body in bodies for pair in _pairs_within(body, kernel, blocks))
 
 
 def joined_products(kernel: Kernel) -> tuple[JoinedProducts, ...]:
@@ -59,13 +60,28 @@ def joined_products(kernel: Kernel) -> tuple[JoinedProducts, ...]:
     return joinable_products(kernel) if kernel.is_described and kernel.is_joined else ()
 
 
-def _pairs(body: Body, kernel: Kernel, blocks: Collection[Buffer]) -> Iterator[JoinedProducts]:
+def _pairs_within(
+    outer: Body, kernel: Kernel, blocks: Collection[Buffer]
+) -> Iterator[JoinedProducts]:
+    """The pairs of the loops that stand right in a body."""
+    filled = {s.tile for s in outer if isinstance(s, Fill) and s.value == 0}
+    for loop in outer:
+        if isinstance(loop, For) and loop.window is None:
+            yield from _pairs(loop.body, kernel, blocks, filled)
+
+
+def _pairs(
+    body: Body, kernel: Kernel, blocks: Collection[Buffer], filled: Collection[Tile]
+) -> Iterator[JoinedProducts]:
+    """The pairs of a loop's body; `filled` are the tiles that are 0 before the loop."""
     if any(isinstance(s, Cascade) for s in body):
         return  # sums would be moved during the loop
     loads = {s.tile: s for s in body if isinstance(s, Load) and s.source.buffer in blocks}
     alone: dict[object, tuple[Load, Contract]] = {}
     for s in body:
-        if not isinstance(s, Contract) or not is_dot(s) or not _is_summed(s, body, kernel):
+        if not isinstance(s, Contract) or not is_dot(s) or s.tile not in filled:
+            continue
+        if not _is_summed(s, body, kernel):
             continue
         product = product_of(s)
         load = loads.get(product.second)
@@ -73,21 +89,21 @@ def _pairs(body: Body, kernel: Kernel, blocks: Collection[Buffer]) -> Iterator[J
             continue
         if load.source.spans != (*product.columns, s.span) or not _is_own(load, kernel):
             continue
-        key = (product.first, load.source.spans, load.source.buffer.axes, load.source.buffer.dtype)
+        array, guard = load.source.buffer, s.tail_masked[s.right is product.first]
+        key = (product.first, guard, load.source.spans, array.axes, array.dtype, s.tile.dtype)
         before = alone.pop(key, None)
         if before is None:
             alone[key] = (load, s)
-        elif before[0].source.buffer is not load.source.buffer:
+        elif before[0].source.buffer is not array:
             yield JoinedProducts((before[0], load), (before[1], s))
 
 
 def _is_summed(product: Contract, body: Body, kernel: Kernel) -> bool:
-    """True if a product is summed from 0 on, and seen after its loop only."""
+    """True if a product adds to its start alone, and is seen after its loop only."""
     tile = product.tile
     makers = [s for s in kernel.statements if written(s) is tile]
     users = [s for s in walk(body) if tile in read(s)]
-    begins = [s for s in makers if isinstance(s, Fill) and s.value == 0 and s not in body]
-    return len(begins) == 1 and len(makers) == 2 and users == [product]
+    return len(makers) == 2 and users == [product]
 
 
 def _is_own(load: Load, kernel: Kernel) -> bool:

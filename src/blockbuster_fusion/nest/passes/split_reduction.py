@@ -54,12 +54,15 @@ def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) 
 
 
 def _all_split(kernel: Kernel, axis: str, parts: int, atomic: bool) -> list[NestStep]:
-    """A kernel with all its reductions over an axis split, one after the other."""
+    """A kernel with all its reductions over an axis split, one after the other.
+
+    What is added atomically are sums: the first reduction that is none, after some, stays whole.
+    """
     steps: list[NestStep] = []
     name = f"{kernel.name}_parts"
     for number in count(1):
         found = reduction_loop(kernel, axis)
-        if found is None:
+        if found is None or (steps and atomic and not _only_sums(found[1])):
             break
         own = name if number == 1 else f"{name}{number}"
         shared, kernel = _Split(kernel, *found, parts, atomic).kernels(own)
@@ -114,7 +117,7 @@ class _Split:
 
     def __init__(self, kernel: Kernel, at: int, loop: For, parts: int, atomic: bool) -> None:
         self.kernel, self.at, self.loop, self.atomic = kernel, at, loop, atomic
-        if atomic and any(combiner is not ADD for combiner, _ in loop.gathered):
+        if atomic and not _only_sums(loop):
             what = f"{kernel.name} gathers more than sums along {loop.index.dim.name}"
             raise NoKernel(what=what, remedy="split it without atomic additions")
         axis = axis_of_parts(loop.index.dim.name, parts)
@@ -179,6 +182,10 @@ class _Split:
             coming, folds = folded(combiner, blocks, span, names) if own else (blocks, [])
             inner += [*folds, *combine(combiner, coming, names, into=gathered).updates]
         return [For(self.all, tuple(inner), gathered=self.loop.gathered)]
+
+
+def _only_sums(loop: For) -> bool:
+    return all(combiner is ADD for combiner, _ in loop.gathered)
 
 
 def _without_results(body: Body) -> Body:

@@ -179,6 +179,8 @@ class BodyPrinter:
         flushed = self.shifted.get(statement, ())
         dtypes = [t.dtype for t in operands]
         text = self.variables.expr.write(statement.expr, texts, dtypes, flushed)
+        if {span for _, spans in cut for span in spans} != {*onto}:
+            text = f"tl.broadcast_to({text}, {values.shape_in_groups(tile.spans, groups)})"
         return f"tl.reshape({text}, {values.shape(tile)})"
 
     def fold(self, statement: Fold) -> str:

@@ -51,8 +51,13 @@ class TileValues:
         if groups.whole not in spans:
             return text, tuple(spans)
         assert spans[-1] == groups.whole, "groups are cut along the last axis alone"
+        shape = self.shape_in_groups(spans, groups)
+        return f"tl.reshape({text}, {shape})", (*spans[:-1], groups, spans[-1])
+
+    def shape_in_groups(self, spans: Sequence[Span], groups: Span) -> str:
+        """The shape of a tile whose last axis is cut into groups."""
         lengths = [*map(self.variables.length, (*spans[:-1], groups)), self.variables.each(groups)]
-        return f"tl.reshape({text}, [{', '.join(lengths)}])", (*spans[:-1], groups, spans[-1])
+        return f"[{', '.join(lengths)}]"
 
     def filled(self, tile: Tile, value: float) -> str:
         if value == 0 or (tile.dtype is DType.bool_ and value < 0):

@@ -19,6 +19,8 @@ SAME_NUMBERS = frozenset(
 """Operators whose results have numbers of their operand and no others."""
 LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
+POSITIONS = frozenset({"index", "indices", "target", "offsets", "self_indices"})
+"""The names of arguments that are positions."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHORT_NAMES: dict[int, tuple[str, OpOverload]] = {}
 """The names of operators that were asked for, by their addresses: hashing one takes longer."""
@@ -47,6 +49,12 @@ def short_name(node: Called) -> str:
     name = str(target._schema.name.split("::")[1])
     _SHORT_NAMES[id(target)] = name, target
     return name
+
+
+def takes_positions(target: object) -> bool:
+    """True for operators whose integers are positions in another array."""
+    arguments = target._schema.arguments if isinstance(target, OpOverload) else ()
+    return any(argument.name in POSITIONS for argument in arguments)
 
 
 def operand(node: Node, at: int = 0) -> Node:

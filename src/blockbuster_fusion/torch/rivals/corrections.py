@@ -36,7 +36,8 @@ MOST_COPIES = 16
 def mispredicted(chooser: Chooser, groups: Iterable[Group]) -> bool:
     """Measures the chosen kernels; True if they are slower than they counted for, notably.
 
-    Their times are noted.
+    Their times are noted. Kernels whose inputs find no memory are not measured: they count as
+    predicted.
     """
     equal: dict[int, list[Fused]] = {}
     for fused in (g for g in groups if isinstance(g, Fused)):
@@ -47,8 +48,9 @@ def mispredicted(chooser: Chooser, groups: Iterable[Group]) -> bool:
         nodes = alike[0].part.nodes
         known = chooser.estimates.of(nodes)
         spent = known.seconds
-        if known.basis == "predicted":
-            spent = Seconds(_measured(chooser.parts, alike[0]).device, spent.host)
+        found = _measured(chooser.parts, alike[0]) if known.basis == "predicted" else None
+        if found is not None:
+            spent = Seconds(found.device, spent.host)
             told = (alike[0].part.expressed.program.name, spent.device, known.seconds.device)
             log.info("%s: measured %.3g s, predicted %.3g s", *told)
             power = chooser.weighing.attitude[has_product(chooser.parts, nodes)]
@@ -61,11 +63,23 @@ def mispredicted(chooser: Chooser, groups: Iterable[Group]) -> bool:
 
 
 def has_product(parts: PartCompiler, nodes: Iterable[Node]) -> bool:
+    """True if some of the operators are products: their predictions have another error."""
     return any(parts.analysis.kind(n) is Kind.CONTRACTION for n in nodes)
 
 
-def _measured(parts: PartCompiler, fused: Fused) -> Seconds:
-    """The time of the kernels of a part, with inputs that the second cache does not hold."""
+def _measured(parts: PartCompiler, fused: Fused) -> Seconds | None:
+    """The time of the kernels of a part, with inputs that the second cache does not hold.
+
+    None if there is no memory for them.
+    """
+    try:
+        return _timed(parts, fused)
+    except torch.OutOfMemoryError as error:
+        log.info("%s is not measured: %s", fused.part.expressed.program.name, error)
+        return None
+
+
+def _timed(parts: PartCompiler, fused: Fused) -> Seconds:
     device = device_of(fused.part.nodes)
     with _disable_current_modes(), torch.no_grad():
         given, sizes = _inputs(parts, fused, device)

@@ -16,9 +16,9 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.nodes import (
-    LOOKUPS,
     operand,
     short_name,
+    takes_positions,
     tensor_of,
     tensors_of,
 )
@@ -39,6 +39,10 @@ HOST = 1.5
 """The factor by which the host is slower in a model than where it repeats one operator."""
 OWN = ("aten", "prims", "mkldnn")
 """The packages of operators whose times are kept: the code of others may change."""
+OF_PROBABILITIES = ("binary_cross_entropy",)
+"""Operators that a GPU refuses to run with numbers beyond 0 and 1: its error ends the process."""
+METHOD = 2
+"""The number of the way in which operators are measured; times that were kept count for theirs."""
 MOST_COPIES = 64
 """The number of inputs that calls take in turns, so that each comes from memory."""
 SMALL = 1 << 20
@@ -95,7 +99,9 @@ class LibraryTimes:
 
         def call() -> Call:
             def once() -> Call:
-                arrays = _Arrays(self, 0 if short_name(node) in LOOKUPS else 1)
+                fill = 0 if takes_positions(node.target) else 1  # 0 is one wherever there is any
+                is_probability = short_name(node) in OF_PROBABILITIES
+                arrays = _Arrays(self, fill, are_probabilities=is_probability)
                 given = self._real(node.args, arrays)
                 named = {name: self._real(x, arrays) for name, x in node.kwargs.items()}
                 return lambda: function(*given, **named)
@@ -155,7 +161,8 @@ class LibraryTimes:
         key = (name, seen, str(device), threads)
         if key not in _KNOWN:
             text = hashlib.sha256(repr(seen).encode()).hexdigest()
-            place = (f"{name} {text}", machine_for(device.type).name, threads, versions())
+            software = (*versions(), ("method", str(METHOD)))
+            place = (f"{name} {text}", machine_for(device.type).name, threads, software)
             is_kept = name.partition(".")[0] in OWN
             known = database().library(*place) if is_kept else None
             if known is None:
@@ -189,28 +196,31 @@ class LibraryTimes:
     def _number(self, given: Any) -> Any:
         return self.length(as_size(given)) if isinstance(given, torch.SymInt) else given
 
-    def array(self, node: Node, fill: int = 1) -> torch.Tensor:
+    def array(self, node: Node, fill: int = 1, *, is_probability: bool = False) -> torch.Tensor:
         """An array like the fake one of a node: ones, or what integers are to be filled with.
 
         On a GPU it has random numbers: products of equal ones take less power, and so less time.
+        Those of a probability are between 0 and 1.
         """
         fake = tensor_of(node)
         shape, strides = ([*map(self._number, x)] for x in (fake.shape, fake.stride()))
         made = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
         is_integer = not fake.dtype.is_floating_point and fake.dtype is not torch.bool
-        return randomised(made.fill_(fill if is_integer else 1))
+        made.fill_(fill if is_integer else 1)
+        return randomised(made, is_probability=is_probability)
 
 
 class _Arrays:
     """The arrays of one call of an operator."""
 
-    def __init__(self, times: LibraryTimes, fill: int) -> None:
-        self.times, self.fill = times, fill
+    def __init__(self, times: LibraryTimes, fill: int, *, are_probabilities: bool = False) -> None:
+        self.times, self.fill, self.are_probabilities = times, fill, are_probabilities
         self.made: dict[Node, torch.Tensor] = {}
 
     def __call__(self, node: Node) -> torch.Tensor:
         if node not in self.made:
-            self.made[node] = self.times.array(node, self.fill)
+            is_probability = self.are_probabilities
+            self.made[node] = self.times.array(node, self.fill, is_probability=is_probability)
         return self.made[node]
 
 

@@ -114,16 +114,28 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def randomised(x: torch.Tensor) -> torch.Tensor:
+def randomised(x: torch.Tensor, *, is_probability: bool = False) -> torch.Tensor:
     """The array, filled with random numbers if it is one of a GPU that is to be timed.
+
+    Those of probabilities are between 0 and 1.
+    """
+    if x.is_cuda and x.dtype in RANDOM and x.numel():
+        fill(x, is_probability=is_probability)
+    return x
+
+
+def fill(x: torch.Tensor, *, is_probability: bool) -> None:
+    """Fills an array with random numbers, of a normal distribution or between 0 and 1.
 
     The numbers are the same in each process, and the user's generator is left alone.
     """
-    if x.is_cuda and x.dtype in RANDOM and x.numel():
-        ends = [(n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)]
-        whole = x.as_strided((1 + sum(ends),), (1,))  # elements may lie in the same place
-        whole.normal_(generator=torch.Generator(x.device).manual_seed(0))
-    return x
+    ends = [(n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)]
+    whole = x.as_strided((1 + sum(ends),), (1,))  # elements may lie in the same place
+    generator = torch.Generator(x.device).manual_seed(0)
+    if is_probability:
+        whole.uniform_(generator=generator)
+    else:
+        whole.normal_(generator=generator)
 
 
 def launcher(
