@@ -58,7 +58,7 @@ from helpers.shared_kernels import shared_resources
 from helpers.summed_products import summed_errors
 from helpers.sunk_gates import sunk_errors, sunk_resources
 from helpers.together import together_errors, together_resources
-from helpers.triton_functions import error_functions
+from helpers.triton_functions import error_functions, logarithms
 from helpers.triton_rows import row_errors, row_resources
 from helpers.triton_scans import (
     scan_errors,
@@ -653,6 +653,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_scans": scan_errors,
     "run_triangles": triangle_errors,
     "run_functions": error_functions,
+    "run_logarithms": logarithms,
     "run_folds": folds_of_the_interpreter,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,

@@ -189,6 +189,12 @@ def test_every_example_is_printed_as_python() -> None:
         (lambda x: 1 - call("erf", x * 2), "one_plus_erf(-(t1 * 2))"),
         (lambda x: call("erf", x) - 1, "tl.erf(t1) - 1"),
         (lambda x: 2 + call("erf", x), "2 + tl.erf(t1)"),
+        (
+            lambda x: call("log1p", call("exp", x)),
+            "tl.maximum(0.0, t1, propagate_nan=tl.PropagateNan.ALL)"
+            " + log1p_of_share(tl.exp(-1.0 * tl.abs(t1)))",
+        ),
+        (lambda x: call("log1p", x), "libdevice.log1p(t1)"),
     ],
 )
 def test_functions(function: Callable, text: str) -> None:

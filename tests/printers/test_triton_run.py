@@ -156,6 +156,12 @@ def test_error_functions_as_exact_as_float32(name: str) -> None:
     assert row["nan"] == 1
 
 
+def test_logarithms_of_1_and_an_exponential_are_as_exact_as_float32() -> None:
+    (row,) = found("run_logarithms")
+    assert row["error"] <= 2 * row["torch"]
+    assert row["special"]
+
+
 def test_quick_folds_are_those_of_triton() -> None:
     """The interpreter folds one element at a time; the tests have it fold by halves."""
     rows = found("run_folds")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.signs import is_share
 
 LIBM = (
     *("tan", "sinh", "cosh", "cbrt", "arcsin", "arccos", "arctan", "arcsinh", "arccosh"),
@@ -28,6 +29,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "cuda": {
         **dict.fromkeys((*LIBM, *VECTORS), 20.0),
         "erf": 10.0,
+        "log1p of a share": 10.0,
         **dict.fromkeys(("exp", "exp2", "log", "log2", "div", "sqrt"), 6.0),
         "pow": 30.0,
         "floordiv": 12.0,
@@ -66,6 +68,8 @@ def _weight(node: Expr, weights: Mapping[str, float]) -> float:
     """The operations of one function; a square is a product, and x^-0.5 a root."""
     if node.op == "cast":
         return 0.5
+    if node.op == "log1p" and is_share(node.args[0]):
+        return weights.get("log1p of a share", weights[node.op])
     if node.op == "pow" and node.args[1].op == "const":
         count = float(node.args[1].number)
         if count in (2.0, 0.5, -0.5, -1.0, 3.0):

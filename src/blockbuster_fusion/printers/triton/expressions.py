@@ -9,6 +9,7 @@ import numpy as np
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, axes_in, evaluate, postorder, varying
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes, result_dtype
+from blockbuster_fusion.ir.signs import is_share
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.operators import (
     ATOM,
@@ -32,6 +33,7 @@ _PLAIN = ("add", "sub", "mul", "div", "neg", "pow", "floordiv", *_COMPARISONS)
 _LARGE = 1e30
 _FLUSHED = TextForm(f"tl.exp2({{0}} * {math.log2(math.e)!r})", needs=(TIMES,))
 """An exponential in three instructions: exp(x) takes three more for results below 2**-126."""
+_LOG1P_OF_SHARE = TextForm("log1p_of_share({0})", part="log1p_of_share")
 _NEGATIVE_ZERO = TextForm("negative_zero()", part="negative_zero")
 
 
@@ -164,6 +166,8 @@ class ExpressionWriter:
         if form is not None:
             (error_function,) = (a for a in node.args if a.op == "erf")
             return self.filled(form, [made[error_function.args[0]]])
+        if node.op == "log1p" and dtypes[node] is DType.float32 and is_share(node.args[0]):
+            return self.filled(_LOG1P_OF_SHARE, inner)
         return self.function(node, inner, dtypes)
 
     def cast(self, inner: Fragment, old: DType | None, new: DType) -> Fragment:
