@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SHAPE = {"width": 2048, "heads": 32, "groups": 8, "inner": 8192, "vocabulary": 128256}
 CACHES = ("BLOCKBUSTER_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 STAGES = {
     ("library.py", "_timed"): "times of PyTorch's operators",
@@ -83,7 +82,7 @@ def measured(backend: str, layers: int, rows: int, words: int, device: str) -> s
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
     import torch
     import triton
-    from llama_shapes import Llama
+    from llama_shapes import LLAMA_1B, call_of, runnable
 
     import blockbuster_fusion as bb
 
@@ -96,20 +95,8 @@ def measured(backend: str, layers: int, rows: int, words: int, device: str) -> s
             made.append((metadata.get("name", "?"), is_main, times.total / 1e6))
 
     triton.knobs.compilation.listener = note
-    torch.manual_seed(0)
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    model = Llama(layers, **SHAPE).to(device, dtype).eval().requires_grad_(False)
-    given: tuple[Any, ...] = (torch.zeros(1, words, dtype=torch.long), torch.arange(words))
-    if not words:
-        shape = (rows, SHAPE["groups"], 1024, SHAPE["width"] // SHAPE["heads"])
-        caches = [
-            tuple(torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
-            for _ in range(layers)
-        ]
-        for cache in (x for pair in caches for x in pair):
-            torch._dynamo.mark_static_address(cache)
-        given = (torch.zeros(rows, 1, dtype=torch.long), torch.tensor([700]), caches)
-    given = (given[0].to(device), given[1].to(device), *given[2:])
+    model = runnable(layers, LLAMA_1B, device)
+    given = call_of(model, LLAMA_1B, rows, words)
     compiled = torch.compile(model, backend=backend, dynamic=False)
     with torch.no_grad():
         model(*given)  # what PyTorch and its libraries start is not counted

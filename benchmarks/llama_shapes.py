@@ -1,4 +1,4 @@
-"""A Llama of any shape whose weights take no memory, to be planned and never run."""
+"""A Llama of any shape: with weights that take no memory, to be planned, or to be run."""
 
 from typing import Any
 
@@ -95,6 +95,12 @@ class Llama(nn.Module):
         return self.output(self.norm(x[:, -1:]))
 
 
+LLAMA_1B = {"width": 2048, "heads": 32, "groups": 8, "inner": 8192, "vocabulary": 128256}
+"""The shape of Llama 3.2 1B."""
+SMALL = {"width": 768, "heads": 12, "groups": 12, "inner": 2048, "vocabulary": 32000}
+"""A shape for a CPU."""
+ROOM = 1024
+"""The words of a cache."""
 LLAMA_8B = {"width": 4096, "heads": 32, "groups": 8, "inner": 14336, "vocabulary": 128256}
 """The shape of Llama 3.1 8B."""
 
@@ -107,7 +113,34 @@ def hollow(model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
     return model.to(dtype).to_empty(device="cpu").eval().requires_grad_(False)
 
 
-def llama(layers: int, rows: int, *, decodes: bool, room: int = 1024) -> tuple[nn.Module, Any]:
+def runnable(layers: int, shape: dict[str, int], device: str) -> Llama:
+    """A Llama with random weights, in bfloat16 on a GPU."""
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    return Llama(layers, **shape).to(device, dtype).eval().requires_grad_(False)
+
+
+def call_of(model: Llama, shape: dict[str, int], rows: int, words: int) -> tuple[Any, ...]:
+    """The inputs of a call: so many words of one text, or one of each of some texts if 0."""
+    weight = model.output.weight
+    device, made = weight.device, torch.Generator(weight.device).manual_seed(1)
+    texts = (1, words) if words else (rows, 1)
+    ids = torch.randint(0, shape["vocabulary"], texts, device=device, generator=made)
+    if words:
+        return ids, torch.arange(words, device=device)
+    size = (rows, shape["groups"], ROOM, shape["width"] // shape["heads"])
+    caches = [
+        tuple(
+            torch.randn(size, device=device, dtype=weight.dtype, generator=made) for _ in range(2)
+        )
+        for _ in model.layers
+    ]
+    for cache in (x for pair in caches for x in pair):
+        torch._dynamo.mark_static_address(cache)
+    return ids, torch.tensor([ROOM * 2 // 3], device=device), caches
+
+
+def llama(layers: int, rows: int, *, decodes: bool, room: int = ROOM) -> tuple[nn.Module, Any]:
     """A Llama of 8B's shape, and a call: one word of each of some texts, or the words of one."""
     with torch.device("meta"):
         made = Llama(layers, **LLAMA_8B)
