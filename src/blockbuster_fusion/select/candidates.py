@@ -84,6 +84,11 @@ class Window:
         return found
 
     @cached_property
+    def following(self) -> dict[int, tuple[list[tuple[int, str]], int]]:
+        """The parts that may follow ideals, and how many were looked at (ideals.py)."""
+        return {}
+
+    @cached_property
     def needed_with(self) -> list[int]:
         """For each unit, all that candidates that have it need."""
         whole = union((*self.candidates, *self.needed, self.all))

@@ -14,6 +14,8 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
 from blockbuster_fusion.select.order import members
 
+MOST_FOLLOWED = 1 << 16
+"""The most ideals of a window of which it is kept what follows them."""
 NARROWEST = 8
 """The ideals of each size that are kept at least."""
 
@@ -106,16 +108,17 @@ class Ideals:
                 if not window.all & ~ideal:
                     found[ideal] = labels
                     continue
-                parts, tried = _next(window, ideal)
+                parts, tried = _followed(window, ideal)
                 tries += tried
                 for part, key in parts:
                     own = cost(key)
                     whole = ideal | part
                     into = layers.setdefault(whole.bit_count(), {}).setdefault(whole, [])
                     for label in labels:
-                        spent = label.cost + own
-                        if self.is_kept(into, spent, weights):
-                            into.append(Label(spent, part, label))
+                        device = label.cost.device + own.device
+                        host = label.cost.host + own.host
+                        if self.is_kept(into, device, host, weights):
+                            into.append(Label(Seconds(device, host), part, label))
         return {ideal: labels for ideal, labels in found.items() if labels}
 
     def width(self, window: Window) -> int:
@@ -138,16 +141,17 @@ class Ideals:
         kept = sorted(layer, key=lambda ideal: (value(layer[ideal]), ideal))[:count]
         return {ideal: layer[ideal] for ideal in kept}
 
-    def is_kept(self, known: list[Any], cost: Seconds, weights: Weights | None) -> bool:
+    def is_kept(
+        self, known: list[Any], device: float, host: float, weights: Weights | None
+    ) -> bool:
         """True if no way that is known is as cheap; drops those that the new one beats."""
-        device, host = cost.device, cost.host
         if device == math.inf:
             return False
         if weights is not None:
             value = weights[0] * device + weights[1] * host
             for x in known:
                 own = weights[0] * x.cost.device + weights[1] * x.cost.host
-                if own < value or (own == value and self.total(x.cost) <= self.total(cost)):
+                if own < value or (own == value and self.is_shorter(x.cost, device, host)):
                     return False
             known.clear()
             return True
@@ -157,6 +161,20 @@ class Ideals:
         if len(known) >= self.caps.labels:
             raise TooManyLabels
         return True
+
+    def is_shorter(self, cost: Seconds, device: float, host: float) -> bool:
+        """True if a cost is at most as long as other seconds."""
+        return self.total(cost) <= self.total(Seconds(device, host))
+
+
+def _followed(window: Window, ideal: int) -> tuple[list[tuple[int, str]], int]:
+    """The same as `_next`, which does not depend on costs, and so is kept."""
+    found = window.following.get(ideal)
+    if found is None:
+        found = _next(window, ideal)
+        if len(window.following) < MOST_FOLLOWED:
+            window.following[ideal] = found
+    return found
 
 
 def _next(window: Window, ideal: int) -> tuple[list[tuple[int, str]], int]:

@@ -302,9 +302,10 @@ class Partitioner:
                     into = new.setdefault(end >> window.size, [])
                     for way in own:
                         for label in labels:
-                            cost = way.cost + label.cost
-                            if self.within.is_kept(into, cost, weights):
-                                into.append(_Way(cost, number, label, way))
+                            device = way.cost.device + label.cost.device
+                            host = way.cost.host + label.cost.host
+                            if self.within.is_kept(into, device, host, weights):
+                                into.append(_Way(Seconds(device, host), number, label, way))
             ways = new
         return min(ways.get(0, ()), key=lambda way: self.total(way.cost), default=None)
 

@@ -166,7 +166,7 @@ class Chooser(PartWeigher):
     @property
     def looks_closer(self) -> bool:
         """True if parts are looked at that predictions rule out, but for their error."""
-        return self.trials.has_time or self.estimates.has_measured
+        return self.trials.has_time or self.estimates.has_kept
 
     def sought(
         self,

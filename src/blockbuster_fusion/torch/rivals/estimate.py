@@ -23,6 +23,8 @@ class Estimate:
     """The factor by which they may be slower."""
     obstacle: str = ""
     """The reason why there are no kernels, if that is so."""
+    is_kept: bool = False
+    """True if it was measured before this model was compiled."""
 
 
 def library_entry(

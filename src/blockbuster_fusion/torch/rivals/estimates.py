@@ -50,9 +50,9 @@ class Estimates:
         return kept or _predicted(forecast(choice, self._sizes(part), self.machine))
 
     @property
-    def has_measured(self) -> bool:
-        """True if a time that is known was measured."""
-        return any(made.basis == "measured" for made in self.known.values())
+    def has_kept(self) -> bool:
+        """True if a time that is known was measured before this model was compiled."""
+        return any(made.is_kept for made in self.known.values())
 
     def noted(self, nodes: Sequence[Node]) -> Estimate | None:
         """The time of the kernels of a part, if it was asked for before."""
@@ -111,7 +111,7 @@ class Estimates:
         record = self.parts.record(part, target)
         if record is None or str(Config.from_data(record.config)) != str(choice.config):
             return None
-        return self.measured(choice, record)
+        return replace(self.measured(choice, record), is_kept=True)
 
 
 def _predicted(made: Forecast) -> Estimate:
