@@ -5,8 +5,9 @@ Where other kernels are predicted to be much faster, these are kept for a range 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from blockbuster_fusion.choice import Choice, Loops
 from blockbuster_fusion.errors import BadExtent, BlockbusterError
@@ -132,6 +133,30 @@ class Elsewhere:
         return (usual, *self.choices)[number]
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranked(Generic[T]):
+    """A choice, or its data, with its predicted seconds: as it is, and without an early start."""
+
+    seconds: float
+    usual: float
+    choice: T
+
+
+def in_order(found: Iterable[Ranked[T]]) -> list[Ranked[T]]:
+    """Choices that can be run, the best first: of those that are close, an early start is none."""
+    finite = [x for x in found if math.isfinite(x.seconds)]
+    least = min((x.seconds for x in finite), default=0.0)
+    return sorted(finite, key=lambda x: (x.seconds > least * CLOSE, x.usual))
+
+
+def merged(found: Iterable[Iterable[Ranked[T]]], most: int = MOST_KEPT) -> list[Ranked[T]]:
+    """The best choices of several snapshots."""
+    return in_order(x for own in found for x in own)[:most]
+
+
 class Improver:
     """Searches the schedules of some choices on a machine; nests serve all sizes."""
 
@@ -146,22 +171,36 @@ class Improver:
 
     def searched(self, sizes: Sizes, most: int = MOST_KEPT) -> list[Choice]:
         """The choices of the least predicted times for some sizes."""
+        return [x.choice for x in merged(self.by_snapshot(sizes, most), most)]
+
+    def by_snapshot(
+        self, sizes: Sizes, most: int = MOST_KEPT, only: int | None = None
+    ) -> Iterator[list[Ranked[Choice]]]:
+        """The best choices of each snapshot that is searched, or `only` of the one with a number.
+
+        Each may be searched by another process: what is found does not depend on the others.
+        """
         kernels = self.kernels(sizes)
-        found: list[tuple[float, float, Choice]] = []
-        for choice in self.promising(kernels):
-            points = searched(self.lowering(choice), choice.schedule, kernels)
-            for best in points[: most * MOST_SEARCHED]:
-                made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-                usual, made = self.predicted(made, kernels), self.hastened(made, best, kernels)
-                found.append((self.predicted(made, kernels), usual, made))
-            usual = self.predicted(choice, kernels)
-            found.append((usual, usual, choice))
-        least = min((seconds for seconds, _, _ in found), default=0.0)
-        found.sort(key=lambda x: (x[0] > least * CLOSE, x[1]))
-        kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
-        for _, _, choice in (x for x in found if math.isfinite(x[0])):
-            form = (choice.snapshot, str(choice.schedule))
-            kept.setdefault((*form, frozenset(self.scheduled(choice)[1].items())), choice)
+        for number, choice in enumerate(self.promising(kernels)):
+            if only in (None, number):
+                yield self.ranked(choice, kernels, most)
+
+    def ranked(self, choice: Choice, kernels: CountedKernels, most: int) -> list[Ranked[Choice]]:
+        """The best choices that differ from one in schedules and tiles, and the one as it is."""
+        found: list[Ranked[Choice]] = []
+        points = searched(self.lowering(choice), choice.schedule, kernels)
+        for best in points[: most * MOST_SEARCHED]:
+            made = replace(choice, schedule=best.schedule, tiles=best.tiles)
+            usual, made = self.predicted(made, kernels), self.hastened(made, best, kernels)
+            found.append(Ranked(self.predicted(made, kernels), usual, made))
+        usual = self.predicted(choice, kernels)
+        found.append(Ranked(usual, usual, choice))
+        kept: dict[
+            object, Ranked[Choice]
+        ] = {}  # points that are the same once tiles are fitted count once
+        for x in in_order(found):
+            tiles = frozenset(self.scheduled(x.choice)[1].items())
+            kept.setdefault((str(x.choice.schedule), tiles), x)
             if len(kept) == most:
                 break
         return [*kept.values()]

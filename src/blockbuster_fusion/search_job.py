@@ -5,7 +5,7 @@ the schedule space of the least predicted times, and the time of the first. They
 wherever they are searched.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError, WorkerFailed
-from blockbuster_fusion.improve import Improver
+from blockbuster_fusion.improve import MOST_SEARCHED, Improver, Ranked, merged
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
@@ -44,6 +44,8 @@ class SearchJob:
     """True if the program reads an array and its transpose."""
     sizes: Sizes
     machine: Machine
+    only: int | None = None
+    """The number of the snapshot that is searched; None for all that are."""
 
     def choices(self) -> list[Choice]:
         """The snapshots of the program, with default tiles and schedules."""
@@ -64,6 +66,7 @@ class SearchJob:
             "mirrored": self.mirrored,
             "sizes": [[*axis_data(axis), length] for axis, length in self.sizes],
             "machine": self.machine.data(),
+            "only": self.only,
         }
 
     @classmethod
@@ -76,45 +79,68 @@ class SearchJob:
             capability=data["capability"],
         )
         sizes = tuple((axis_from_data(axis), length) for *axis, length in data["sizes"])
-        return cls(request, data["mirrored"], sizes, from_mapping(data["machine"], "a job"))
+        machine = from_mapping(data["machine"], "a job")
+        return cls(request, data["mirrored"], sizes, machine, data["only"])
+
+    def shared(self) -> "list[SearchJob]":
+        """The same search as several jobs, each for one snapshot."""
+        return [replace(self, only=number) for number in range(MOST_SEARCHED)]
 
 
 class SearchesAhead:
     """Searches that workers do while this process does other work, by key."""
 
     def __init__(self) -> None:
-        self.waiting: dict[Hashable, Future[Data]] = {}
+        self.waiting: dict[Hashable, list[Future[Data]]] = {}
+        """The jobs of each search: one, or one for each snapshot."""
 
     def forecast(self, key: Hashable) -> "Forecast | None":
-        """The time of the best kernels of a program that a worker has searched, if one has."""
-        waiting = self.waiting.get(key)
+        """The time of the best kernels of a program that workers have searched, if they have."""
         try:
-            answer = None if waiting is None else waiting.result()
+            points = self.points(self.waiting.get(key, ()))
         except BlockbusterError as error:
             log.debug("searched again: %s", error)
             return None
-        if answer is None or not answer["points"]:
+        if not points or "spent" not in points[0]:  # the first of none of the answers
             return None
-        device, host = answer["seconds"]
-        config = Config.from_data(answer["points"][0]["config"])
-        return Forecast(config, Seconds(device, host), answer["error"])
+        device, host = points[0]["spent"]
+        return Forecast(
+            Config.from_data(points[0]["config"]), Seconds(device, host), points[0]["error"]
+        )
 
     def start(self, jobs: Mapping[Hashable, SearchJob]) -> None:
-        """Has workers do some jobs at the same time; a single one is left to this process."""
+        """Has workers do some jobs at the same time; a single one may be left to this process.
+
+        If there are workers enough, each snapshot is a job of its own.
+        """
         new = {key: job for key, job in jobs.items() if key not in self.waiting}
-        workers = shared_workers() if len(new) > 1 else None
-        if workers is not None:
-            self.waiting |= {key: workers.job(job.data()) for key, job in new.items()}
+        workers = shared_workers() if new else None
+        if workers is None:
+            return
+        is_shared = workers.count >= MOST_SEARCHED * len(new)
+        if len(new) > 1 or is_shared:
+            for key, job in new.items():
+                own = job.shared() if is_shared else [job]
+                self.waiting[key] = [workers.job(x.data()) for x in own]
 
     def result(self, key: Hashable, improver: Improver, sizes: Sizes) -> list[Choice]:
-        """The choices of the least predicted times, from a worker or searched here."""
+        """The choices of the least predicted times, from workers or searched here."""
         waiting = self.waiting.pop(key, None)
         if waiting is not None:
             try:
-                return found(waiting.result()["points"], improver.choices)
+                return found(self.points(waiting), improver.choices)
             except BlockbusterError as error:
                 log.debug("searched again: %s", error)
         return improver.searched(sizes)
+
+    def points(self, waiting: Iterable[Future[Data]]) -> list[Data]:
+        """The best points of all answers, of which the best comes first."""
+        found = []
+        for job in waiting:
+            for point in job.result()["points"]:
+                seconds, usual = point["ranked"]
+                found.append(Ranked[Data](seconds, usual, point))
+        return [x.choice for x in merged([found])]
 
 
 @dataclass(frozen=True)
@@ -140,14 +166,14 @@ def prepare() -> None:
 
 
 def run_job(data: Data) -> Data:
-    """The best points of a program's schedule space and the time of the first, as plain data."""
+    """The best points of a program's schedule space, and the time of the first, as plain data."""
     job = SearchJob.from_data(data)
-    best = Improver(job.choices(), job.machine).searched(job.sizes)
-    answer: Data = {"points": [_point(choice) for choice in best]}
-    if best:
-        made = forecast(best[0], job.sizes, job.machine)
-        answer |= {"seconds": [made.seconds.device, made.seconds.host], "error": made.error}
-    return answer
+    own = merged(Improver(job.choices(), job.machine).by_snapshot(job.sizes, only=job.only))
+    points = [_point(x) for x in own]
+    if own:
+        made = forecast(own[0].choice, job.sizes, job.machine)
+        points[0] |= {"spent": [made.seconds.device, made.seconds.host], "error": made.error}
+    return {"points": points}
 
 
 def found(points: Sequence[Data], choices: Sequence[Choice]) -> list[Choice]:
@@ -166,9 +192,10 @@ def found(points: Sequence[Data], choices: Sequence[Choice]) -> list[Choice]:
     return made
 
 
-def _point(choice: Choice) -> Data:
-    tiles = [[_dim_data(dim), tile] for dim, tile in choice.tiles.items()]
-    return {"config": choice.config.data(), "tiles": tiles}
+def _point(found: Ranked[Choice]) -> Data:
+    tiles = [[_dim_data(dim), tile] for dim, tile in found.choice.tiles.items()]
+    ranked = [found.seconds, found.usual]
+    return {"config": found.choice.config.data(), "tiles": tiles, "ranked": ranked}
 
 
 def _dim_data(dim: Dim) -> list[Any]:

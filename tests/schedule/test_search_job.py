@@ -2,13 +2,15 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
+from typing import Any
 
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion import search_job
 from blockbuster_fusion.array import ops as o
 from blockbuster_fusion.array.trace import trace
 from blockbuster_fusion.compiler import Request
@@ -57,17 +59,28 @@ def test_a_worker_finds_the_same(name: str) -> None:
 
 def check(job: SearchJob) -> None:
     """A job that was text once has the same answer."""
-    answer = json.loads(json.dumps(run_job(json.loads(json.dumps(job.data())))))
-    choices = job.choices()
+    choices, ahead = job.choices(), SearchesAhead()
     expected = Improver(choices, job.machine).searched(job.sizes)
-    made = found(answer["points"], choices)
+    points = ahead.points([answered(job)])
+    apart = ahead.points(map(answered, job.shared()))
+    assert [(x["config"], x["ranked"]) for x in apart] == [
+        (x["config"], x["ranked"]) for x in points
+    ]
+    made = found(points, choices)
     assert len(made) > 1
     assert [str(x.config) for x in made] == [str(x.config) for x in expected]
     assert [[*x.tiles.items()] for x in made] == [[*x.tiles.items()] for x in expected]
     assert [x.graph for x in made] == [x.graph for x in expected]
     assert [x.schedule for x in made] == [x.schedule for x in expected]
     first = forecast(expected[0], job.sizes, job.machine)
-    assert (answer["seconds"], answer["error"]) == ([*astuple(first.seconds)], first.error)
+    assert (points[0]["spent"], points[0]["error"]) == ([*astuple(first.seconds)], first.error)
+
+
+def answered(job: SearchJob) -> Future[Any]:
+    """The answer to a job that was text once."""
+    made: Future[Any] = Future()
+    made.set_result(json.loads(json.dumps(run_job(json.loads(json.dumps(job.data()))))))
+    return made
 
 
 @pytest.fixture
@@ -102,9 +115,40 @@ def test_a_job_that_fails_is_done_here() -> None:
     job, ahead = job_of("attention", 64), SearchesAhead()
     failed: Future[dict[str, object]] = Future()
     failed.set_exception(WorkerFailed(problem="it ended with status -9"))
-    ahead.waiting["attention"] = failed
+    ahead.waiting["attention"] = [failed]
     assert ahead.forecast("attention") is None
     assert ahead.result("attention", Improver(job.choices(), H200), job.sizes)
+
+
+@pytest.mark.parametrize(
+    ("workers", "searches", "told"),
+    [
+        (4, EXAMPLES[:2], [0, 1, 0, 1]),  # each snapshot is a job
+        (3, EXAMPLES[:2], [None, None]),  # each search is one
+        (2, EXAMPLES[:1], [0, 1]),
+        (1, EXAMPLES[:1], []),  # this process would only wait
+    ],
+)
+def test_snapshots_are_searched_apart_if_there_are_workers_enough(
+    workers: int,
+    searches: Sequence[str],
+    told: list[int | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int | None] = []
+
+    class Workers:
+        count = workers
+
+        def job(self, data: dict[str, Any]) -> Future[Any]:
+            given.append(data["only"])
+            return Future()
+
+    monkeypatch.setattr(search_job, "shared_workers", Workers)
+    ahead = SearchesAhead()
+    ahead.start({name: job_of(name) for name in searches})
+    assert given == told
+    assert sum(map(len, ahead.waiting.values())) == len(told)
 
 
 def test_few_processors_have_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
