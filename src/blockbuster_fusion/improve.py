@@ -21,6 +21,8 @@ from blockbuster_fusion.schedule.early import may_be_early
 from blockbuster_fusion.schedule.search import Found, Lower, glanced, searched
 from blockbuster_fusion.schedule.times import CountedKernels, total
 
+T = TypeVar("T")
+
 MOST_KEPT = 4
 """The number of searched choices that are tried in turn."""
 MOST_SEARCHED = 2
@@ -133,9 +135,6 @@ class Elsewhere:
         return (usual, *self.choices)[number]
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
 class Ranked(Generic[T]):
     """A choice, or its data, with its predicted seconds: as it is, and without an early start."""
@@ -146,7 +145,7 @@ class Ranked(Generic[T]):
 
 
 def in_order(found: Iterable[Ranked[T]]) -> list[Ranked[T]]:
-    """Choices that can be run, the best first: of those that are close, an early start is none."""
+    """The choices that can be run, the best first; an early start does not decide by a little."""
     finite = [x for x in found if math.isfinite(x.seconds)]
     least = min((x.seconds for x in finite), default=0.0)
     return sorted(finite, key=lambda x: (x.seconds > least * CLOSE, x.usual))
@@ -195,10 +194,8 @@ class Improver:
             found.append(Ranked(self.predicted(made, kernels), usual, made))
         usual = self.predicted(choice, kernels)
         found.append(Ranked(usual, usual, choice))
-        kept: dict[
-            object, Ranked[Choice]
-        ] = {}  # points that are the same once tiles are fitted count once
-        for x in in_order(found):
+        kept: dict[object, Ranked[Choice]] = {}
+        for x in in_order(found):  # points that are the same once tiles are fitted count once
             tiles = frozenset(self.scheduled(x.choice)[1].items())
             kept.setdefault((str(x.choice.schedule), tiles), x)
             if len(kept) == most:

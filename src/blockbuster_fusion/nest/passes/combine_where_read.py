@@ -7,6 +7,7 @@ of its own rows, and one launch is saved.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import takewhile
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import arg
@@ -75,7 +76,10 @@ def _are_read(buffers: set[Buffer], steps: Iterable[NestStep]) -> bool:
 
 
 def _combining(first: Kernel, second: Kernel) -> Kernel | None:
-    """The second kernel with the statements of the first before its own; None if it cannot be."""
+    """The second kernel with the statements of the first; None if it cannot be.
+
+    They come behind the blocks that the second one loads first: these arrive meanwhile.
+    """
     stored = {s.target.buffer: s for s in _stores(first)}
     if len(stored) < len(_stores(first)):
         return None
@@ -103,7 +107,9 @@ def _combining(first: Kernel, second: Kernel) -> Kernel | None:
     def taken(body: Body) -> Body:
         return tuple(_taken(s, made) for s in body)
 
-    return replace(second, body=(*body, *rebuilt(second.body, taken)))
+    rest = rebuilt(second.body, taken)
+    loads = tuple(takewhile(lambda s: isinstance(s, Load), rest))
+    return replace(second, body=(*loads, *body, *rest[len(loads) :]))
 
 
 def _taken(s: Statement, made: Mapping[Buffer, Tile]) -> Statement:
