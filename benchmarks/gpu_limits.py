@@ -59,16 +59,16 @@ class Prepared:
         """`tuned` are the seconds for tuning the kernels, `more` other options of theirs."""
         self.case, self.graphs = case, list[CompiledGraph]()
         (inputs,) = case.sets(1)
-        if tuned:
+        for function in filter(None, (case.function, case.plain)) if tuned else ():
             options = {"seconds": tuned, "workers": 1}
             tuning = partial(backend, mode=TUNING[-1], options=options, thorough=True)
-            compiled_by(tuning, case.function)(*inputs)
+            compiled_by(tuning, function)(*inputs)
         own = {"library": "never", **more}
         never = partial(backend, options=own, watcher=self.graphs.append)
         self.functions: dict[str, Function] = {OURS: compiled_by(never, case.function)}
         self.functions[OURS](*inputs)
         if case.plain is not None:
-            alone = partial(backend, options=own)
+            alone = partial(backend, options={"library": "never"})
             self.functions[PLAIN] = compiled_by(alone, case.plain)
             self.functions[PLAIN](*inputs)
         self.left_out: dict[str, str] = {}
@@ -88,7 +88,10 @@ class Prepared:
         case, size = self.case, self.case.bytes
         count = min(MOST_SETS, max(2, math.ceil(ROTATED / size)))
         sets = [*case.sets(count)]
-        found = {**self.errors(sets[0]), **counts(self.graphs), **self.kernels()}
+        found = {**self.errors(sets[0], OURS, case.function), **counts(self.graphs)}
+        if case.plain is not None:
+            found["is_wrong"] |= self.errors(sets[0], PLAIN, case.plain)["is_wrong"]
+        found |= self.kernels()
         found |= {"left_out": self.left_out} if self.left_out else {}
         if not found["is_wrong"]:
             calls = {n: [partial(f, *x) for x in sets] for n, f in self.functions.items()}
@@ -97,12 +100,12 @@ class Prepared:
         torch.cuda.empty_cache()
         return found
 
-    def errors(self, inputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The error of ours, and the one that is allowed: twice eager's and a floor."""
-        exact = exact_results(self.case.function, inputs)
-        eager = results(self.case.function(*inputs))
+    def errors(self, inputs: Sequence[Tensor], name: str, function: Function) -> dict[str, Any]:
+        """The error of kernels for a function, and what is allowed: twice eager's and a floor."""
+        exact = exact_results(function, inputs)
+        eager = results(function(*inputs))
         usual = errors(eager, exact, eager)
-        (own,) = errors(results(self.functions[OURS](*inputs)), exact, eager)
+        (own,) = errors(results(self.functions[name](*inputs)), exact, eager)
         (most,) = allowed(usual, exact, torch.bfloat16)
         return {"error": own, "allowed": most, "is_wrong": not own <= most}
 
@@ -123,7 +126,7 @@ def rates(case: GpuCase, spent: dict[str, float]) -> dict[str, Any]:
     ours = spent[OURS] * 1e-6
     times = {name: 1e-6 * x for name, x in spent.items() if name != OURS}
     rivals = [seconds for name, seconds in times.items() if name != PLAIN]
-    times |= {"memory": case.bytes / BANDWIDTH, "PyTorch": min(rivals)}
+    times |= {"memory": case.bytes / BANDWIDTH, "PyTorch": min(rivals, default=math.inf)}
     return {
         "share": times[case.limit] / ours,
         "terabytes_per_second": case.bytes / ours / 1e12,

@@ -195,12 +195,14 @@ class Improver:
         usual = self.predicted(choice, kernels)
         found.append(Ranked(usual, usual, choice))
         kept: dict[object, Ranked[Choice]] = {}
+        least = min(found, key=lambda x: x.seconds)  # it may be close to the best of all snapshots
         for x in in_order(found):  # points that are the same once tiles are fitted count once
             tiles = frozenset(self.scheduled(x.choice)[1].items())
             kept.setdefault((str(x.choice.schedule), tiles), x)
             if len(kept) == most:
                 break
-        return [*kept.values()]
+        others = [x for x in kept.values() if x is not least]
+        return [*others, *in_order([least])]
 
     def hastened(self, choice: Choice, found: Found, kernels: CountedKernels) -> Choice:
         """The choice with kernels that start early, if that is predicted to be faster."""

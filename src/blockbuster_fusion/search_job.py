@@ -45,7 +45,7 @@ class SearchJob:
     sizes: Sizes
     machine: Machine
     only: int | None = None
-    """The number of the snapshot that is searched; None for all that are."""
+    """The number of the snapshot that is searched, if there are so many; None for all of them."""
 
     def choices(self) -> list[Choice]:
         """The snapshots of the program, with default tiles and schedules."""
@@ -101,7 +101,7 @@ class SearchesAhead:
         except BlockbusterError as error:
             log.debug("searched again: %s", error)
             return None
-        if not points or "spent" not in points[0]:  # the first of none of the answers
+        if not points or "spent" not in points[0]:  # an answer tells the time of its own best
             return None
         device, host = points[0]["spent"]
         return Forecast(
@@ -111,13 +111,13 @@ class SearchesAhead:
     def start(self, jobs: Mapping[Hashable, SearchJob]) -> None:
         """Has workers do some jobs at the same time; a single one may be left to this process.
 
-        If there are workers enough, each snapshot is a job of its own.
+        If enough workers are free, each snapshot is a job of its own.
         """
         new = {key: job for key, job in jobs.items() if key not in self.waiting}
         workers = shared_workers() if new else None
         if workers is None:
             return
-        is_shared = workers.count >= MOST_SEARCHED * len(new)
+        is_shared = workers.free >= MOST_SEARCHED * len(new)
         if len(new) > 1 or is_shared:
             for key, job in new.items():
                 own = job.shared() if is_shared else [job]

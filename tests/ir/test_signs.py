@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from blockbuster_fusion.ir.expr import Expr, arg, call, const, evaluate
 from blockbuster_fusion.ir.signs import Sign, is_share, sign_of
+from blockbuster_fusion.schedule.weights import WEIGHTS, weight
 
 NUMBERS = np.array([-np.inf, -1e30, -2.5, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0, 1e30, np.inf])
 UNARY = ("abs", "neg", "exp", "exp2", "sqrt", "tanh", "log", "floor")
@@ -64,3 +65,10 @@ def test_shares_are_exponentials_of_what_is_never_positive() -> None:
     assert is_share(call("exp", -call("abs", arg(0))))
     assert not is_share(call("exp", call("abs", arg(0))))
     assert not is_share(call("minimum", call("abs", arg(0)), 1.0))
+
+
+def test_the_logarithm_of_a_share_is_cheap_on_a_gpu() -> None:
+    share, other = (call("log1p", call("exp", x)) for x in (-call("abs", arg(0)), arg(0)))
+    on_gpu, on_cpu = WEIGHTS["cuda"], WEIGHTS["cpu"]
+    assert weight(share, on_gpu) < weight(other, on_gpu)
+    assert weight(share, on_cpu) == weight(other, on_cpu) + 2  # the sign takes two operations

@@ -9,10 +9,11 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import Array, elementwise
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import NoKernel
-from blockbuster_fusion.ir.expr import call
+from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
 from blockbuster_fusion.nest.nest import Contract
+from blockbuster_fusion.printers.triton.expressions import ExpressionWriter
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.kernel import kernels_in_triton, print_triton
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
@@ -201,3 +202,11 @@ def test_functions(function: Callable, text: str) -> None:
     program = bb.trace(lambda X: elementwise(function, X), X="M N")
     snapshot = bb.fuse(bb.lower(program)).snapshots[-1]
     assert f"= {text}\n" in print_triton(scheduled(snapshot))
+
+
+def test_logarithms_of_exponentials_of_whole_numbers_have_no_short_form() -> None:
+    """A square of a whole number may overflow, so that its exponential is no share."""
+    writer = ExpressionWriter(lambda axis: ("1", True))
+    expr = call("log1p", call("exp", -(arg(0) * arg(0))))
+    assert "log1p_of_share" in writer.write(expr, ["x"], [DType.float32])
+    assert "libdevice.log1p" in writer.write(expr, ["x"], [DType.int32])

@@ -1,7 +1,9 @@
 """Schedules that worker processes search: the same as those that this process finds."""
 
 import json
+import math
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
@@ -15,11 +17,12 @@ from blockbuster_fusion.array import ops as o
 from blockbuster_fusion.array.trace import trace
 from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.errors import WorkerFailed
-from blockbuster_fusion.improve import Improver
+from blockbuster_fusion.improve import Improver, Ranked, merged
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.runtime import workers
 from blockbuster_fusion.runtime.workers import (
+    Workers,
     forget_shared_workers,
     shared_workers,
 )
@@ -137,14 +140,14 @@ def test_snapshots_are_searched_apart_if_there_are_workers_enough(
 ) -> None:
     given: list[int | None] = []
 
-    class Workers:
-        count = workers
+    class Some:
+        free = workers
 
         def job(self, data: dict[str, Any]) -> Future[Any]:
             given.append(data["only"])
             return Future()
 
-    monkeypatch.setattr(search_job, "shared_workers", Workers)
+    monkeypatch.setattr(search_job, "shared_workers", Some)
     ahead = SearchesAhead()
     ahead.start({name: job_of(name) for name in searches})
     assert given == told
@@ -166,3 +169,22 @@ def test_processes_of_a_run_share_the_processors(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(os.environ, "LOCAL_WORLD_SIZE", "8")
     assert shared_workers() is None
     forget_shared_workers()
+
+
+def test_the_best_of_each_snapshot_counts_among_all() -> None:
+    """One that is not the first of its own snapshot may be close to the best of another."""
+    first = [Ranked(1.0, 1.5, "A")]
+    other = [Ranked(1.025, 1.1 + i / 100, f"B{i}") for i in range(4)] + [Ranked(1.01, 1.2, "B")]
+    assert [x.choice for x in merged([first, other])] == ["B", "A", "B0", "B1"]
+    assert [x.choice for x in merged([other, [Ranked(math.inf, 0.0, "none")]], 1)] == ["B0"]
+
+
+def test_workers_are_free_when_their_tasks_are_done() -> None:
+    some, hold = Workers(2), threading.Event()
+    assert some.free == 2
+    waiting = [some.run(hold.wait) for _ in range(3)]
+    assert some.free == 0
+    hold.set()
+    assert all(task.result(60) for task in waiting)
+    assert some.free == 2
+    some.close()

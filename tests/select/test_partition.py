@@ -8,7 +8,7 @@ import pytest
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
-from blockbuster_fusion.select.ideals import Caps
+from blockbuster_fusion.select.ideals import Caps, Ideals
 from blockbuster_fusion.select.order import Order, bits, connected_parts, members
 from blockbuster_fusion.select.partition import NEVER, Partition, Partitioner
 from helpers.integer_program import cheapest_value
@@ -51,6 +51,17 @@ def cheapest(order: Order, costs: Mapping[int, Seconds], rng: random.Random) -> 
     guesses = {part: cost * rng.uniform(1.0, 2.0) for part, cost in below.items()}
     found = partitioner(order, below, costs.__getitem__, rng.choice([guesses, None]))
     return found.cheapest([1 << i for i in range(len(order))])
+
+
+def test_a_copy_of_a_window_follows_what_it_needs_itself() -> None:
+    """A search that looks ahead goes through copies whose candidates need less."""
+    own = window(Order([(), (0,)]), [1, 2])
+    copied = replace(own, needed=(0, 0))
+    search, free = Ideals(Seconds.total, Caps()), {"1": Seconds(1.0), "2": Seconds(1.0)}
+    for some in (own, copied, own):
+        assert [*search.ends(some, 0, free.__getitem__, (1.0, 0.0))] == [3]
+    assert [part for part, _, _ in own.following[0][0]] == [1]
+    assert own.following is not copied.following
 
 
 def test_ideals_of_a_diamond() -> None:

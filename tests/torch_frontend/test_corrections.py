@@ -20,6 +20,7 @@ from blockbuster_fusion.torch.rivals import corrections
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.corrections import MOST
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 from helpers.offline import Captured, captured, offline
 
@@ -153,3 +154,20 @@ def test_large_graphs_are_selected_again_once(
     (graph,) = captured(lambda x: x.softmax(-1), torch.empty(64, 64), runs=False)
     expected = predicted(graph)
     assert compiled(graph, library=expected * 2, kernels=expected)[1] == selections
+
+
+def test_a_second_selection_looks_no_closer(softmax: Captured) -> None:
+    """What was measured for this model was not kept by another: nothing else is looked at."""
+    looked: list[bool] = []
+    closer = Chooser.looks_closer
+
+    def noted(chooser: Chooser) -> bool:
+        looked.append(closer(chooser))
+        return looked[-1]
+
+    expected = predicted(softmax)
+    with patch.object(Chooser, "looks_closer", noted), patch.object(Trials, "has_time", False):
+        _, selections = compiled(softmax, library=expected * 1.1, kernels=expected * 1.12)
+    assert selections == 2
+    assert looked
+    assert not any(looked)

@@ -83,7 +83,7 @@ def test_probabilities_are_timed_with_numbers_between_0_and_1(
     filled: list[bool] = []
 
     def randomised(x: Tensor, *, is_probability: bool = False) -> Tensor:
-        timing.fill(x, is_probability=is_probability)
+        timing.fill_randomly(x, is_probability=is_probability)
         filled.append(is_probability)
         return x
 

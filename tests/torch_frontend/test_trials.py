@@ -83,6 +83,27 @@ def test_a_plan_that_looks_up_no_measurements_is_not_proven(
     assert (choose.UNSEEN in found.caps) is is_known
 
 
+def test_a_trial_that_spends_the_time_leaves_a_plan_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What predictions rule out was looked at before, and is looked at again."""
+    left, tried = [True], choose.Chooser.tried
+
+    def spent(self: choose.Chooser, parts: Any) -> bool:
+        found = tried(self, parts)
+        left[0] &= not found
+        return found
+
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e-3))
+    monkeypatch.setattr("blockbuster_fusion.schedule.cost.ERRORS", {"cpu": (1e9, 1e9)})
+    monkeypatch.setattr(Trials, "has_time", property(lambda self: left[0]))
+    monkeypatch.setattr(choose.Chooser, "tried", spent)
+    monkeypatch.setattr(choose, "has_measurements", lambda machine: True)
+    found = bb.plan(torch.exp, torch.randn(9, 24), options={"library": "auto"}).certificate
+    assert not left[0]
+    assert choose.UNSEEN not in found.caps
+
+
 def test_a_plan_tells_why_a_trial_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch runs the part then, and it is not silent."""
 

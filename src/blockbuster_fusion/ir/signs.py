@@ -1,6 +1,7 @@
-"""Signs of expressions, which hold for all numbers of their operands. NaN has every sign.
+"""Signs of expressions, which hold for all floats of their operands. NaN has every sign.
 
-The lattice: an element says what an expression never is. ANY is the top: it may be anything.
+The lattice: an element says what an expression never is. ANY is the top: it may be anything. Whole
+numbers may overflow, and are not meant.
 """
 
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ class Sign:
 
     @property
     def opposite(self) -> "Sign":
+        """The sign of a negation."""
         return Sign(self.never_positive, self.never_negative)
 
-    def both(self, other: "Sign") -> "Sign":
+    def either(self, other: "Sign") -> "Sign":
         """The sign of what has one sign or the other."""
         return Sign(
             self.never_negative and other.never_negative,
@@ -43,7 +45,7 @@ def sign_of(expr: Expr) -> Sign:
 
 
 def is_share(expr: Expr) -> bool:
-    """True for an exponential that is from 0 to 1, or NaN."""
+    """True for an exponential of floats that is from 0 to 1, or NaN."""
     return expr.op in ("exp", "exp2") and sign_of(expr.args[0]).never_positive
 
 
@@ -57,7 +59,7 @@ def _sign(node: Expr, inner: list[Sign]) -> Sign:
         case "neg":
             return inner[0].opposite
         case "add":
-            return inner[0].both(inner[1])
+            return inner[0].either(inner[1])
         case "mul" if node.args[0] is node.args[1]:
             return AT_LEAST_0
         case "mul":
@@ -73,7 +75,7 @@ def _sign(node: Expr, inner: list[Sign]) -> Sign:
             either = a.never_positive or b.never_positive
             return Sign(a.never_negative and b.never_negative, either)
         case "where":
-            return inner[1].both(inner[2])
+            return inner[1].either(inner[2])
     return ANY
 
 

@@ -103,6 +103,8 @@ class Workers:
         """Is set when all is to end."""
         self._lock = threading.Lock()
         self._tasks = SimpleQueue[_Task | None]()
+        self._given = 0
+        """The tasks that are not done yet."""
         self._threads: list[threading.Thread] = []
         self._own = threading.local()
         self._processes: list[WorkerProcess] = []
@@ -126,8 +128,20 @@ class Workers:
         if self.stop.is_set():
             made.set_exception(WorkerFailed(problem="it was stopped"))
         else:
+            with self._lock:
+                self._given += 1
+            made.add_done_callback(self._taken)
             self._tasks.put((made, task))
         return made
+
+    @property
+    def free(self) -> int:
+        """The workers that have nothing to do."""
+        return max(0, self.count - self._given)
+
+    def _taken(self, _: object) -> None:
+        with self._lock:
+            self._given -= 1
 
     def ask(self, job: Mapping[str, Any]) -> Any:
         """The result of a job, which the process of this thread does; WorkerFailed if it fails."""

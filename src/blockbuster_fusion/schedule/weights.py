@@ -12,6 +12,8 @@ LIBM = (
 """Functions that kernels in C call for each number alone."""
 VECTORS = ("log10", "expm1", "log1p", "sin", "cos", "tanh", "erf")
 """Functions that kernels in C have in vectors, and that CUDA has in its library."""
+SHARE = "log1p of a share"
+"""The logarithm of 1 and an exponential up to 1, which is a short polynomial on a GPU."""
 WEIGHTS: dict[str, dict[str, float]] = {
     "cpu": {
         **dict.fromkeys(LIBM, 150.0),
@@ -29,7 +31,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "cuda": {
         **dict.fromkeys((*LIBM, *VECTORS), 20.0),
         "erf": 10.0,
-        "log1p of a share": 10.0,
+        SHARE: 10.0,
         **dict.fromkeys(("exp", "exp2", "log", "log2", "div", "sqrt"), 6.0),
         "pow": 30.0,
         "floordiv": 12.0,
@@ -69,7 +71,7 @@ def _weight(node: Expr, weights: Mapping[str, float]) -> float:
     if node.op == "cast":
         return 0.5
     if node.op == "log1p" and is_share(node.args[0]):
-        return weights.get("log1p of a share", weights[node.op])
+        return weights.get(SHARE, weights.get(node.op, 1.0))
     if node.op == "pow" and node.args[1].op == "const":
         count = float(node.args[1].number)
         if count in (2.0, 0.5, -0.5, -1.0, 3.0):

@@ -52,6 +52,8 @@ SHORTEST = 5
 
 Placing = tuple[int, int, str]
 """A candidate: its units in a window, the units that have to run before it, and its key."""
+Following = tuple[list[Placing], int]
+"""The candidates that may follow an ideal, and the number of those that were looked at."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class Window:
         return found
 
     @cached_property
-    def following(self) -> dict[int, tuple[list[tuple[int, str]], int]]:
-        """The parts that may follow ideals, and how many were looked at (ideals.py)."""
+    def following(self) -> dict[int, Following]:
+        """The parts that may follow ideals, for ideals.py. A copy of the window has its own."""
         return {}
 
     @cached_property

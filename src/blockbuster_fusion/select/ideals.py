@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.candidates import Window
+from blockbuster_fusion.select.candidates import Following, Placing, Window
 from blockbuster_fusion.select.order import members
 
 MOST_FOLLOWED = 1 << 16
@@ -110,7 +110,7 @@ class Ideals:
                     continue
                 parts, tried = _followed(window, ideal)
                 tries += tried
-                for part, key in parts:
+                for part, _, key in parts:
                     own = cost(key)
                     whole = ideal | part
                     into = layers.setdefault(whole.bit_count(), {}).setdefault(whole, [])
@@ -151,7 +151,7 @@ class Ideals:
             value = weights[0] * device + weights[1] * host
             for x in known:
                 own = weights[0] * x.cost.device + weights[1] * x.cost.host
-                if own < value or (own == value and self.is_shorter(x.cost, device, host)):
+                if own < value or (own == value and self.is_no_longer(x.cost, device, host)):
                     return False
             known.clear()
             return True
@@ -162,13 +162,13 @@ class Ideals:
             raise TooManyLabels
         return True
 
-    def is_shorter(self, cost: Seconds, device: float, host: float) -> bool:
+    def is_no_longer(self, cost: Seconds, device: float, host: float) -> bool:
         """True if a cost is at most as long as other seconds."""
         return self.total(cost) <= self.total(Seconds(device, host))
 
 
-def _followed(window: Window, ideal: int) -> tuple[list[tuple[int, str]], int]:
-    """The same as `_next`, which does not depend on costs, and so is kept."""
+def _followed(window: Window, ideal: int) -> Following:
+    """The parts that may follow an ideal: found once, as they do not depend on costs."""
     found = window.following.get(ideal)
     if found is None:
         found = _next(window, ideal)
@@ -177,8 +177,8 @@ def _followed(window: Window, ideal: int) -> tuple[list[tuple[int, str]], int]:
     return found
 
 
-def _next(window: Window, ideal: int) -> tuple[list[tuple[int, str]], int]:
-    """The parts that may come next, with their keys, and the number that was looked at.
+def _next(window: Window, ideal: int) -> Following:
+    """The parts that may come next, and the number that was looked at.
 
     They have the first unit that has not run, or what is needed before it.
     """
@@ -193,11 +193,12 @@ def _next(window: Window, ideal: int) -> tuple[list[tuple[int, str]], int]:
         wanted |= least
         waiting |= window.needed_with[least.bit_length() - 1]
         waiting &= ~(wanted | ideal)
-    found, tried = list[tuple[int, str]](), 0
+    found, tried = list[Placing](), 0
     for least in members(left) if wanted else (first,):
         own = window.by_least.get(least, ())
         tried += len(own)
-        for part, needed, key in own:
+        for placing in own:
+            part, needed, _ = placing
             if not (part & ideal or needed & ~ideal) and (least == first or part & wanted):
-                found.append((part, key))
+                found.append(placing)
     return found, tried

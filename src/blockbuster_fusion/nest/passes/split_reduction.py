@@ -185,6 +185,7 @@ class _Split:
 
 
 def _only_sums(loop: For) -> bool:
+    """True if a loop gathers sums and nothing else."""
     return all(combiner is ADD for combiner, _ in loop.gathered)
 
 

@@ -167,7 +167,9 @@ class ExpressionWriter:
             (error_function,) = (a for a in node.args if a.op == "erf")
             return self.filled(form, [made[error_function.args[0]]])
         if node.op == "log1p" and dtypes[node] is DType.float32 and is_share(node.args[0]):
-            return self.filled(_LOG1P_OF_SHARE, inner)
+            kinds = (dtypes[x] for x in postorder(node.args[0]))
+            if all(kind is None or kind.is_float for kind in kinds):  # whole numbers may overflow
+                return self.filled(_LOG1P_OF_SHARE, inner)
         return self.function(node, inner, dtypes)
 
     def cast(self, inner: Fragment, old: DType | None, new: DType) -> Fragment:

@@ -19,8 +19,8 @@ SAME_NUMBERS = frozenset(
 """Operators whose results have numbers of their operand and no others."""
 LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
-POSITIONS = frozenset({"index", "indices", "target", "offsets", "self_indices"})
-"""The names of arguments that are positions."""
+POSITIONS = frozenset({"index", "indices", "target", "targets", "offsets", "offs", "self_indices"})
+"""The names of arguments whose whole numbers are positions."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHORT_NAMES: dict[int, tuple[str, OpOverload]] = {}
 """The names of operators that were asked for, by their addresses: hashing one takes longer."""
@@ -52,9 +52,9 @@ def short_name(node: Called) -> str:
 
 
 def takes_positions(target: object) -> bool:
-    """True for operators whose integers are positions in another array."""
+    """True for operators with an array that PyTorch calls an index, a target or offsets."""
     arguments = target._schema.arguments if isinstance(target, OpOverload) else ()
-    return any(argument.name in POSITIONS for argument in arguments)
+    return any(a.name in POSITIONS and "Tensor" in str(a.type) for a in arguments)
 
 
 def operand(node: Node, at: int = 0) -> Node:

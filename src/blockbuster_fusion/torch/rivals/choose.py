@@ -77,6 +77,8 @@ class Chooser(PartWeigher):
         """The sizes between which the faster one changes, by part: those that moved count too."""
         self.lost: dict[tuple[Node, ...], LibraryChoice] = {}
         """The parts that kernels would run, but for later sizes."""
+        self.has_looked = False
+        """True if parts were looked at that predictions rule out."""
         self.certificate: Certificate | None = None
         self.kinds: dict[str, str] = {}
         """The kinds of parts, by their keys."""
@@ -159,14 +161,17 @@ class Chooser(PartWeigher):
 
     def certified(self, found: Certificate) -> Certificate:
         """A certificate that tells if earlier measurements might be cheaper than predictions."""
-        if self.measures or self.looks_closer or not has_measurements(self.machine):
+        if self.measures or self.looks_closer() or not has_measurements(self.machine):
             return found
         return replace(found, caps=(*found.caps, UNSEEN))
 
-    @property
     def looks_closer(self) -> bool:
-        """True if parts are looked at that predictions rule out, but for their error."""
-        return self.trials.has_time or self.estimates.has_kept
+        """True if parts are looked at that predictions rule out, but for their error.
+
+        Once they were, they still are when trials have spent their time.
+        """
+        self.has_looked |= self.trials.has_time or self.estimates.has_kept
+        return self.has_looked
 
     def sought(
         self,
@@ -182,7 +187,7 @@ class Chooser(PartWeigher):
             fusers, measured = (library, *others), len(kernels.measured)
             selected = self.selection(units, kernels, *fusers, most=most).cheapest(captured)
             hopeful = selected
-            if not self.measures and self.looks_closer:
+            if not self.measures and self.looks_closer():
                 hoping = replace(kernels, attitude=HOPEFUL)
                 hopeful = self.selection(units, hoping, *fusers, most=most).cheapest(captured)
             is_same = len(kernels.measured) == measured or self.measures

@@ -120,11 +120,11 @@ def randomised(x: torch.Tensor, *, is_probability: bool = False) -> torch.Tensor
     Those of probabilities are between 0 and 1.
     """
     if x.is_cuda and x.dtype in RANDOM and x.numel():
-        fill(x, is_probability=is_probability)
+        fill_randomly(x, is_probability=is_probability)
     return x
 
 
-def fill(x: torch.Tensor, *, is_probability: bool) -> None:
+def fill_randomly(x: torch.Tensor, *, is_probability: bool) -> None:
     """Fills an array with random numbers, of a normal distribution or between 0 and 1.
 
     The numbers are the same in each process, and the user's generator is left alone.
