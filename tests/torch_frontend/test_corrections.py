@@ -157,7 +157,7 @@ def test_large_graphs_are_selected_again_once(
 
 
 def test_a_second_selection_looks_no_closer(softmax: Captured) -> None:
-    """What was measured for this model was not kept by another: nothing else is looked at."""
+    """Times that were measured for this model are none that were kept before."""
     looked: list[bool] = []
     closer = Chooser.looks_closer
 

@@ -86,7 +86,7 @@ def test_a_plan_that_looks_up_no_measurements_is_not_proven(
 def test_a_trial_that_spends_the_time_leaves_a_plan_proven(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What predictions rule out was looked at before, and is looked at again."""
+    """Parts that predictions rule out were looked at before, and are looked at again."""
     left, tried = [True], choose.Chooser.tried
 
     def spent(self: choose.Chooser, parts: Any) -> bool:
