@@ -1,5 +1,7 @@
 """A Llama of any shape: with weights that take no memory, to be planned, or to be run."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
+        wide = x if x.dtype is torch.float64 else x.float()  # an exact model stays exact
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
         return self.weight * wide.to(x.dtype)
 
@@ -128,29 +130,28 @@ def call_of(model: Llama, shape: dict[str, int], rows: int, words: int) -> tuple
     ids = torch.randint(0, shape["vocabulary"], texts, device=device, generator=made)
     if words:
         return ids, torch.arange(words, device=device)
-    size = (rows, shape["groups"], ROOM, shape["width"] // shape["heads"])
-    caches = [
-        tuple(
-            torch.randn(size, device=device, dtype=weight.dtype, generator=made) for _ in range(2)
-        )
-        for _ in model.layers
-    ]
-    for cache in (x for pair in caches for x in pair):
-        torch._dynamo.mark_static_address(cache)
+    random = partial(torch.randn, device=device, dtype=weight.dtype, generator=made)
+    caches = caches_of(len(model.layers), shape, rows, random)
     return ids, torch.tensor([ROOM * 2 // 3], device=device), caches
 
 
-def llama(layers: int, rows: int, *, decodes: bool, room: int = ROOM) -> tuple[nn.Module, Any]:
+def caches_of(
+    layers: int, shape: dict[str, int], rows: int, make: Callable[[tuple[int, ...]], Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """The keys and values of each layer for some texts, whose addresses stay the same."""
+    size = (rows, shape["groups"], ROOM, shape["width"] // shape["heads"])
+    caches = [(make(size), make(size)) for _ in range(layers)]
+    for cache in (x for pair in caches for x in pair):
+        torch._dynamo.mark_static_address(cache)
+    return caches
+
+
+def llama(layers: int, rows: int, *, decodes: bool) -> tuple[nn.Module, Any]:
     """A Llama of 8B's shape, and a call: one word of each of some texts, or the words of one."""
     with torch.device("meta"):
         made = Llama(layers, **LLAMA_8B)
     model = hollow(made)
     if not decodes:
         return model, (torch.zeros(1, rows, dtype=torch.long), torch.arange(rows))
-    shape = (rows, LLAMA_8B["groups"], room, LLAMA_8B["width"] // LLAMA_8B["heads"])
-    caches = [
-        tuple(torch.empty(shape, dtype=torch.bfloat16) for _ in range(2)) for _ in range(layers)
-    ]
-    for cache in (x for pair in caches for x in pair):
-        torch._dynamo.mark_static_address(cache)
-    return model, (torch.zeros(rows, 1, dtype=torch.long), torch.tensor([room // 2]), caches)
+    caches = caches_of(layers, LLAMA_8B, rows, partial(torch.empty, dtype=torch.bfloat16))
+    return model, (torch.zeros(rows, 1, dtype=torch.long), torch.tensor([ROOM // 2]), caches)
