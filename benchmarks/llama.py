@@ -2,6 +2,7 @@
 
     python benchmarks/llama.py --save benchmarks/results/llama_h200.json   # on a GPU: a minute
     python benchmarks/llama.py --device cpu --small --work decode1 prefill128
+    python benchmarks/llama.py --work prefill2048 --kernels   # and where their time goes
 
 The model has the shape of Llama 3.2 1B with a few layers, in bfloat16 on a GPU and float32 on a
 CPU. "decode16" is one new word of 16 texts, with a static cache; "prefill2048" reads 2048 words.
@@ -33,6 +34,10 @@ CONTENDERS = {
     "cuda": ("eager", "inductor", f"inductor {GRAPHS}", "blockbuster", f"blockbuster {GRAPHS}"),
     "cpu": ("eager", "inductor", "blockbuster"),
 }
+PROFILED = 5
+"""The calls of which --kernels tells the mean."""
+NAME = 90
+"""The letters of a kernel's name that are shown."""
 WARM = 5
 """The rounds before the first that counts."""
 
@@ -77,6 +82,24 @@ def on_cpu(call: Call) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
+def kernels_of(call: Call) -> str:
+    """The kernels of a call on a GPU, those that take longest first; a call is a mean of some."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(PROFILED):
+            torch.compiler.cudagraph_mark_step_begin()
+            call()
+        torch.cuda.synchronize()
+    events = sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)
+    rows = [
+        f"{event.self_device_time_total / PROFILED:9.1f} µs in {event.count / PROFILED:5.1f}"
+        f" kernels: {event.key[:NAME]}"
+        for event in events
+    ]
+    return "\n".join(rows)
+
+
 def measured(model: Llama, exact: Llama, work: str, o: argparse.Namespace) -> dict[str, float]:
     """The milliseconds of all contenders that are right."""
     torch._dynamo.reset()
@@ -108,6 +131,9 @@ def measured(model: Llama, exact: Llama, work: str, o: argparse.Namespace) -> di
             del calls[name]
         print(f"{work}, {name}: first call {time.perf_counter() - start:.1f} s", flush=True)
     found = timed(calls, o.rounds, o.device)
+    if o.kernels and o.device == "cuda":
+        for name, call in calls.items():
+            print(f"{work}, {name}:\n{kernels_of(call)}", flush=True)
     return {name: ms for name, ms in found.items() if is_right(name, "at last")}
 
 
@@ -118,6 +144,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a narrower model, for a CPU")
     parser.add_argument("--work", nargs="+", default=WORK, metavar="STEP")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--kernels", action="store_true", help="tell where the time of a GPU goes")
     parser.add_argument("--save", type=Path, metavar="FILE", help="other figures there stay")
     o = parser.parse_args()
     o.shape = SMALL if o.small else LLAMA_1B

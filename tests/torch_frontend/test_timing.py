@@ -1,4 +1,4 @@
-"""Measuring short calls on a CPU that other programs use too."""
+"""Measuring short calls on a CPU that other programs use too, and on a GPU with a busy host."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import torch
 
 from blockbuster_fusion.torch.rivals import timing
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 RUNNING = timing.RUNNING
 
 
@@ -66,3 +66,83 @@ def test_a_process_waits_for_some_seconds_in_all(monkeypatch: pytest.MonkeyPatch
         timing.measured(clock.call, CPU)
     least = 20 * clock.waited * (timing.SAMPLES + 4)
     assert clock.now < least + timing.ALL_PATIENCE + timing.PATIENCE
+
+
+@dataclass
+class Device:
+    """A GPU whose clock the host shares: it runs what is queued, one after the other."""
+
+    queued: float
+    """The seconds in which the host queues a call."""
+    seconds: float = 1e-5
+    """Those in which the GPU runs it."""
+    synchronises: bool = False
+    busy: float = 0.0
+    """The number of samples during which the host takes 100 times as long."""
+    now: float = 0.0
+    ends: float = 0.0
+    """The time at which the GPU has run all that is queued."""
+    sleeps: int = 0
+
+    def call(self) -> None:
+        self.now += self.queued * (100 if self.sleeps <= self.busy else 1)
+        self.ends = max(self.now, self.ends) + self.seconds
+        if self.synchronises:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        self.now = max(self.now, self.ends)
+
+    def sleep(self, cycles: int) -> None:
+        self.sleeps += 1
+        self.ends = max(self.now, self.ends) + cycles / 2e9
+
+    def event(self) -> "Event":
+        return Event(self)
+
+
+@dataclass
+class Event:
+    device: Device
+    at: float = 0.0
+
+    def record(self) -> None:
+        self.at = max(self.device.now, self.device.ends)
+
+    def query(self) -> bool:
+        return self.at <= self.device.now
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1e3 * (other.at - self.at)
+
+
+def timed_on(device: Device, monkeypatch: pytest.MonkeyPatch) -> timing.Timing:
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: device.now)
+    monkeypatch.setattr(timing.torch.cuda, "synchronize", device.synchronize)
+    monkeypatch.setattr(timing.torch.cuda, "_sleep", device.sleep)
+    monkeypatch.setattr(timing, "_event", device.event)
+    return timing.timed(device.call, GPU)
+
+
+@pytest.mark.parametrize(
+    ("queued", "busy"), [(1e-6, 0), (4e-5, 0), (1e-6, 3), (4e-5, 1), (3e-4, 0)]
+)
+def test_the_time_of_a_gpu_is_not_that_of_a_busy_host(
+    queued: float, busy: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = timed_on(Device(queued, busy=busy), monkeypatch)
+    assert found.seconds.device == pytest.approx(1e-5)
+    assert found.seconds.host == pytest.approx(queued)
+    assert found.is_sure
+
+
+@pytest.mark.parametrize(
+    "device", [Device(1e-4, synchronises=True), Device(1e-3, busy=float("inf"))]
+)
+def test_what_waits_in_each_sample_is_not_sure(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = timed_on(device, monkeypatch)
+    assert not found.is_sure
+    assert found.seconds.device >= 0.99e-5
+    assert device.sleeps <= 5, "a GPU is not kept asleep for ever"

@@ -2,7 +2,8 @@
 
 The shortest sample counts: other programs hold some up, by milliseconds where threads wait in
 loops for one that is not running. On a busy CPU that can go on for dozens of calls, until the
-system moves a thread. So samples are taken until one has not waited: its process was running.
+system moves a thread. So samples are taken until one has not waited: its process was running. A GPU
+may wait for a busy host: its sample counts if all calls were queued before the first one began.
 """
 
 import time
@@ -34,6 +35,8 @@ SHORTEST = 4e-4
 MOST_CALLS = 200
 CYCLES = 2_000_000
 """The cycles for which a GPU sleeps while calls are queued: about a millisecond."""
+LONGER = 16
+"""The most by which it sleeps longer, if the host is too busy to queue them in that time."""
 
 RANDOM = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of arrays that random numbers fill."""
@@ -57,7 +60,7 @@ def timed(call: Callable[[], object], device: torch.device) -> Timing:
     """The time of a call, and if it is sure."""
     with measuring(str(device)):
         call()
-        return Timing(_on_gpu(call), True) if device.type == "cuda" else _on_cpu(call)
+        return _on_gpu(call) if device.type == "cuda" else _on_cpu(call)
 
 
 def _on_cpu(call: Callable[[], object]) -> Timing:
@@ -92,22 +95,29 @@ def _wall(call: Callable[[], object], count: int) -> float:
     return _sample(call, count)[0]
 
 
-def _on_gpu(call: Callable[[], object]) -> Seconds:
-    """Calls are queued while the GPU sleeps, so that its time is not that of the host."""
+def _on_gpu(call: Callable[[], object]) -> Timing:
+    """Calls are queued while the GPU sleeps, so that its time is not that of the host.
+
+    If it wakes before all of them are queued, it sleeps longer the next time. A call that waits for
+    the GPU by itself has no sure sample.
+    """
     torch.cuda.synchronize()
     call()
     once = _wall(call, 2)
     count = max(1, min(20, int(2e-3 / max(once, 1e-9))))
-    devices, hosts = [], []
-    for _ in range(SAMPLES):
+    sure, others, hosts, longer = list[float](), list[float](), list[float](), 1
+    while len(sure) < SAMPLES and longer <= LONGER:
         begin, end = _event(), _event()
-        torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(longer * CYCLES)  # type: ignore[no-untyped-call]
         begin.record()
         hosts.append(_wall(call, count))
         end.record()
+        has_waited = begin.query()
         torch.cuda.synchronize()
-        devices.append(begin.elapsed_time(end) / 1e3 / count)
-    return Seconds(min(devices), min(hosts))
+        samples = others if has_waited else sure
+        samples.append(begin.elapsed_time(end) / 1e3 / count)
+        longer *= 1 + has_waited
+    return Timing(Seconds(min(sure or others), min(hosts)), bool(sure))
 
 
 def _event() -> torch.cuda.Event:
