@@ -30,7 +30,7 @@ STAGES = {
     ("compile_graph.py", "prepared"): "graph made ready",
     ("compile_parts.py", "try_out"): "kernels run once",
     ("compile_parts.py", "compiled"): "kernels compiled",
-    ("corrections.py", "mispredicted"): "kernels measured",
+    ("corrections.py", "checked"): "kernels measured",
     ("compile_graph.py", "compiled"): "plan made",
     ("whole_model.py", "faster"): "whole model timed",
     ("gpu_tape.py", "*"): "tape made and called",

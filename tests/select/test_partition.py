@@ -202,6 +202,24 @@ def test_a_cap_is_told_and_the_incumbent_stays() -> None:
     assert not found.certificate.proven
 
 
+@pytest.mark.parametrize(("light", "parts"), [(0, 4), (8, 2)])
+def test_light_candidates_are_priced_after_the_cap(light: int, parts: int) -> None:
+    """The pairs 0b11 and 0b1100 are light, and cheaper than what they stand for."""
+    order = Order([(), (0,), (1,), (2,)])
+    candidates = [1, 2, 4, 8, 0b11, 0b110, 0b1100]
+    costs = {part: Seconds(1.0) for part in candidates}
+    below = {part: cost * 0.9 for part, cost in costs.items()}
+    found = partitioner(order, below, costs.__getitem__, caps=Caps(priced=0, light=light))
+    found.sure = lambda _, part: found.priced.get(str(part), NEVER)
+    found.is_light = lambda _, part: part in (0b11, 0b1100)
+    best = found.cheapest([1, 2, 4, 8], Seconds(4.0))
+    assert len(best.parts) == parts
+    assert best.certificate.value == parts
+    assert "6" not in found.priced  # 0b110 is not light
+    assert best.certificate.bound == pytest.approx(1.8)
+    assert best.certificate.caps == ("the search works out the times of 0 candidates at most",)
+
+
 @pytest.mark.parametrize("has_host", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_a_narrow_search_is_no_worse_than_single_operators(seed: int, has_host: bool) -> None:

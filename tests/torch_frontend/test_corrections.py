@@ -18,7 +18,7 @@ from blockbuster_fusion.torch.groups import Fused
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.rivals import corrections
 from blockbuster_fusion.torch.rivals.choose import Chooser
-from blockbuster_fusion.torch.rivals.corrections import MOST
+from blockbuster_fusion.torch.rivals.corrections import MOST, Checked
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import Weighing
@@ -125,6 +125,30 @@ def test_kernels_for_which_there_is_no_memory_count_as_predicted(softmax: Captur
     assert choice.basis == "predicted"
 
 
+@pytest.mark.parametrize(("worse", "kernels"), [(1.3, 1), (0.9, 2)])
+def test_a_selection_that_turns_out_slower_is_not_taken(worse: float, kernels: int) -> None:
+    """One kernel is slower than predicted, so that two are chosen; they may be slower still."""
+
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = x.softmax(-1)
+        return weights, weights * 2
+
+    (graph,) = captured(model, torch.empty(512, 4096, dtype=torch.bfloat16), runs=False)
+    with offline(H200):
+        chooser = graph.chooser(OPTIONS, H200)
+        operators = chooser.parts.analysis.operators
+        one, *two = (chooser.estimates.of(x).seconds.device for x in (operators, *zip(operators)))
+    slow = 4 * (one + sum(two))
+
+    def timed(parts: PartCompiler, fused: Fused) -> Seconds:
+        is_whole = len(fused.part.nodes) == len(operators)
+        return Seconds(slow if is_whole else worse * slow / 2)
+
+    with patch.object(corrections, "_timed", timed):
+        made, _ = compiled(graph, library=10 * slow, kernels=None)
+    assert kernels_of(made) == kernels
+
+
 @pytest.fixture(scope="module")
 def product() -> Captured:
     given = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((512, 1024), (1024, 4096)))
@@ -150,7 +174,7 @@ def test_large_graphs_are_selected_again_once(
 ) -> None:
     """Each choice is slower than it counted for, but PyTorch's operators are slower still."""
     monkeypatch.setattr(compile_graph_module, "FEW_OPERATORS", most)
-    monkeypatch.setattr(compile_graph_module, "mispredicted", lambda *_: True)
+    monkeypatch.setattr(compile_graph_module, "checked", lambda *_: Checked(1.0, 1.0))
     (graph,) = captured(lambda x: x.softmax(-1), torch.empty(64, 64), runs=False)
     expected = predicted(graph)
     assert compiled(graph, library=expected * 2, kernels=expected)[1] == selections

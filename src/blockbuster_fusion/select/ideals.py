@@ -26,6 +26,8 @@ class Caps:
 
     priced: int = 1 << 20
     """The most candidates that are priced, beside those of the incumbent."""
+    light: int = 8
+    """The most that are priced after them, of those that take little time."""
     ideals: int = 1 << 18
     """The most ideals of a window."""
     tries: int = 1 << 18

@@ -119,6 +119,8 @@ class Partitioner:
     """A cost that is to be expected, not below the floor."""
     sure: Callable[[Window, int], Seconds] | None = None
     """A cost that is known without pricing, or NEVER: not below the price."""
+    is_light: Callable[[Window, int], bool] | None = None
+    """True for a candidate that takes little time to price."""
     total: Callable[[Seconds], float] = Seconds.total
     caps: Caps = field(default_factory=Caps)
     expect: Callable[[Sequence[Placed]], None] | None = None
@@ -172,6 +174,7 @@ class Partitioner:
         elif any(window.looks_ahead for window in self.windows):
             self.look_ahead(search)
         if self.reasons and self.sure is not None:
+            self.price_light(search, self.sure)
             self.suppose(self.sure)
             self.take(search)
         best, cost, bound, rounds = search.parts, search.cost, search.bound, search.rounds
@@ -209,6 +212,21 @@ class Partitioner:
         """Has candidates that are not priced count with some cost."""
         self.unpriced = {key: cost(*place) for key, place in self.places.items()}
         self.reached.clear()
+
+    def price_light(self, search: "_Search", sure: Callable[[Window, int], Seconds]) -> None:
+        """Goes on with candidates that take little time to price.
+
+        All others count with what is known for sure, so that nothing here is a bound.
+        """
+        is_light, expected = self.is_light, self.guess or self.floor
+        if is_light is None:
+            return
+        self.suppose(lambda *place: (expected if is_light(*place) else sure)(*place))
+        self.most = len(self.priced) + self.caps.light
+        own, reasons = replace(search, bound=0.0), dict(self.reasons)
+        self.rounds(own)
+        self.reasons = reasons  # what is proven does not depend on these
+        search.parts, search.cost, search.rounds = own.parts, own.cost, own.rounds
 
     def take(self, search: "_Search") -> None:
         """Takes the cheapest partition of all that is known for sure, if it is cheaper."""

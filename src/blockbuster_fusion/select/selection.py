@@ -10,6 +10,7 @@ from blockbuster_fusion.select.candidates import Limits, Window, windows
 from blockbuster_fusion.select.constraints import Constraints
 from blockbuster_fusion.select.fusers import Fuser, Offer
 from blockbuster_fusion.select.ideals import Caps
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.select.partition import NEVER, Certificate, Partitioner
 from blockbuster_fusion.select.units import Units
 
@@ -58,7 +59,7 @@ class Selection:
 
         Else it is that of single units.
         """
-        costs = (self._floor, self._price, self._guess, self._sure)
+        costs = (self._floor, self._price, self._guess, self._sure, self._is_light)
         hooks = (self._expect, self.units.order.in_order)
         partitioner = Partitioner(self.windows, *costs, self.total, self.caps, *hooks)
         offers = dict(incumbent)
@@ -147,6 +148,11 @@ class Selection:
         own = part << window.first
         offer = self.known(own) if self.constraints.may_hold(own) else None
         return NEVER if offer is None else offer.cost
+
+    def _is_light(self, window: Window, part: int) -> bool:
+        """True for parts without products: their kernels have few schedules."""
+        operators = self.units.operators_in(part << window.first)
+        return all(self.units.operators[i].kind is not Kind.CONTRACTION for i in operators)
 
     def _guess(self, window: Window, part: int) -> Seconds:
         return self._least(part << window.first, [fuser.guess for fuser in self.fusers])

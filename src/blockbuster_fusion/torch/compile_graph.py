@@ -1,6 +1,7 @@
 """Compiles a graph of PyTorch operators: parts become kernels, the rest stays PyTorch's."""
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.planned.follow import Follower, division_of, fitting
 from blockbuster_fusion.torch.rivals.choose import Chooser
-from blockbuster_fusion.torch.rivals.corrections import MOST, mispredicted
+from blockbuster_fusion.torch.rivals.corrections import MOST, Checked, checked
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.weighing import Weighing
@@ -139,10 +140,11 @@ class _WeighedGraph:
         """The operators that PyTorch runs by choice."""
         return frozenset(node.name for node in self.parts.libraries)
 
-    @property
-    def mispredicted(self) -> bool:
-        """True if kernels of a GPU are slower than they counted for; their times are noted."""
-        return self.chooser is not None and mispredicted(self.chooser, self.groups)
+    @cached_property
+    def checked(self) -> Checked:
+        """Its time, with the kernels of a GPU as measured now; their times are noted."""
+        none = Checked(math.inf, 0.0)
+        return none if self.chooser is None else checked(self.chooser, self.groups)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -190,17 +192,23 @@ def _corrected(
 
     So kernels may be tried that win by less than the error of predictions; with products, in graphs
     of few operators alone, as those take long to compile. The last selection tries nothing more.
+    The graph of least time is taken, by what was measured.
     """
     is_chosen = options.library != "never" and options.plan is None and not weighing.measures
     is_gpu = options.target_of(module.graph.nodes) == "cuda"
     is_small = sum(n.op == "call_function" for n in module.graph.nodes) <= FEW_OPERATORS
     trying = replace(weighing, tries=True, tries_products=is_small)
-    rounds = MOST if is_small else 1
+    rounds, tried = MOST if is_small else 1, list[_WeighedGraph]()
     for _ in range(rounds if is_chosen and is_gpu else 0):
-        made = _WeighedGraph(_copied(module), static, options, trying, constants)
-        if not made.mispredicted:
-            return made
-    return _WeighedGraph(module, static, options, weighing, constants)
+        tried.append(_WeighedGraph(_copied(module), static, options, trying, constants))
+        if not tried[-1].checked.is_mispredicted:
+            break
+    else:
+        last = _WeighedGraph(module, static, options, weighing, constants)
+        if not tried:
+            return last
+        tried.append(last)
+    return min(reversed(tried), key=lambda graph: graph.checked.seconds)
 
 
 def _ranged(several: Sequence[_WeighedGraph], division: Division) -> CompiledGraph:

@@ -2,12 +2,13 @@
 
 A selection takes what is predicted to be fast, so it finds the predictions that are wrong. Kernels
 of a GPU are compiled before the first call anyway. Each is run a few times then, and its time is
-kept. If some are slower than they counted for, the parts are selected again.
+kept. If some are slower than they counted for, the parts are selected again. Another selection may
+be wrong as well, so the fastest one by what was measured is taken.
 """
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 import torch
@@ -33,33 +34,48 @@ MOST_COPIES = 16
 """The number of inputs that calls take in turns, so that each comes from memory."""
 
 
-def mispredicted(chooser: Chooser, groups: Iterable[Group]) -> bool:
-    """Measures the chosen kernels; True if they are slower than they counted for, notably.
+@dataclass(frozen=True)
+class Checked:
+    """The time of a graph whose chosen kernels are measured."""
 
-    Their times are noted. Kernels whose inputs find no memory are not measured: they count as
-    predicted.
+    seconds: float
+    excess: float
+    """The seconds of the device by which kernels are slower than they counted for."""
+
+    @property
+    def is_mispredicted(self) -> bool:
+        """True if kernels are slower than they counted for, notably."""
+        return self.excess > NOTABLE * self.seconds
+
+
+def checked(chooser: Chooser, groups: Iterable[Group]) -> Checked:
+    """Measures the chosen kernels of a graph, and notes their times.
+
+    Kernels whose inputs find no memory are not measured: they count as predicted.
     """
     equal: dict[int, list[Fused]] = {}
     for fused in (g for g in groups if isinstance(g, Fused)):
         equal.setdefault(id(fused.executable), []).append(fused)
-    libraries = {id(x): x.library.device for x in chooser.parts.libraries.values()}
-    whole, excess = sum(libraries.values()), 0.0
+    parts, excess = chooser.parts, 0.0
+    libraries = {id(x): x.library for x in parts.libraries.values()}
+    call = chooser.weighing.call_cost(chooser.machine.target) if parts.pays else 0.0
+    whole = sum(libraries.values(), Seconds(0.0, call))
     for alike in equal.values():
         nodes = alike[0].part.nodes
         known = chooser.estimates.of(nodes)
         spent = known.seconds
-        found = _measured(chooser.parts, alike[0]) if known.basis == "predicted" else None
+        found = _measured(parts, alike[0]) if known.basis == "predicted" else None
         if found is not None:
             spent = Seconds(found.device, spent.host)
             told = (alike[0].part.expressed.program.name, spent.device, known.seconds.device)
             log.info("%s: measured %.3g s, predicted %.3g s", *told)
-            power = chooser.weighing.attitude[has_product(chooser.parts, nodes)]
+            power = chooser.weighing.attitude[has_product(parts, nodes)]
             counted = known.seconds.device * math.pow(known.error, power)
             excess += len(alike) * max(0.0, spent.device - counted)
             made = replace(known, seconds=spent, basis="measured", error=MEASURED)
             chooser.estimates.note(nodes, made)
-        whole += len(alike) * spent.device
-    return excess > NOTABLE * whole
+        whole += spent * len(alike)
+    return Checked(chooser.total(whole), excess)
 
 
 def has_product(parts: PartCompiler, nodes: Iterable[Node]) -> bool:

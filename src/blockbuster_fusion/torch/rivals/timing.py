@@ -112,7 +112,7 @@ def _on_gpu(call: Callable[[], object]) -> Timing:
         begin.record()
         hosts.append(_wall(call, count))
         end.record()
-        has_waited = begin.query()
+        has_waited = begin.query()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         samples = others if has_waited else sure
         samples.append(begin.elapsed_time(end) / 1e3 / count)
