@@ -23,7 +23,7 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.nest.passes.split_reduction import axis_of_parts
+from blockbuster_fusion.nest.shares import axis_of_parts
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.bound import CompiledNest, Kernels

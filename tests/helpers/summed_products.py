@@ -50,9 +50,7 @@ def merged(choice: Choice) -> int:
 
 def summed_errors() -> Iterator[dict[str, object]]:
     """The error of each program, and that of PyTorch's float32 operators."""
-    import torch
-
-    from helpers import torch_reference, triton_runner
+    from helpers import triton_runner
 
     rng = np.random.default_rng(0)
     for name in SUMMED:
@@ -61,7 +59,7 @@ def summed_errors() -> Iterator[dict[str, object]]:
         given = {array: rng.standard_normal(shape) for array, shape in shapes.items()}
         given = {array: x.astype(np.float32).astype(np.float64) for array, x in given.items()}
         exact = bb.evaluate(program, given)
-        usual = torch_reference.run(program, given, torch.float32)
+        usual = max(relative_error(*outputs) for outputs in orders(program, given))
         for choice in choices[:2]:
             nest, tiles = choice.scheduled()
             for length in (16, 64):
@@ -71,5 +69,21 @@ def summed_errors() -> Iterator[dict[str, object]]:
                     "case": name,
                     "merged": merged(choice),
                     "error": relative_error(found, exact),
-                    "torch": relative_error(usual, exact),
+                    "torch": usual,
                 }
+
+
+Arrays = dict[str, np.ndarray]
+
+
+def orders(program: bb.ArrayProgram, given: Arrays) -> Iterator[tuple[Arrays, Arrays]]:
+    """PyTorch's float32 results of a convolution, and exact ones: as it is, and all turned around.
+
+    Its sums have another order then: the error of one order can be small by chance.
+    """
+    import torch
+
+    from helpers import torch_reference
+
+    for arrays in (given, {name: np.ascontiguousarray(np.flip(x)) for name, x in given.items()}):
+        yield torch_reference.run(program, arrays, torch.float32), bb.evaluate(program, arrays)

@@ -30,8 +30,8 @@ from blockbuster_fusion.nest.nest import (
     walk,
 )
 from blockbuster_fusion.nest.passes.merge_kernels import loads_as_stored, without_unread
-from blockbuster_fusion.nest.passes.split_reduction import is_axis_of_parts
 from blockbuster_fusion.nest.rewrite import FreshNames, Renaming, rebuilt
+from blockbuster_fusion.nest.shares import is_axis_of_parts
 
 
 def combine_where_read(nest: Nest) -> Nest:

@@ -2,44 +2,35 @@
 
 One kernel reduces each share and stores its accumulators. A second kernel combines the shares and
 does the rest: it loads them in blocks, and folds each. Flash-decoding is an instance. If all
-accumulators are plain sums, the shares may be added into one buffer atomically instead.
+accumulators are plain sums, the shares may be added into one buffer atomically instead. Loops that
+sum a row, and then powers of the distances from its mean, are split at once (split_moments.py).
 """
 
 from dataclasses import replace
 from itertools import count
 
 from blockbuster_fusion.errors import NoKernel
-from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, ANY
-from blockbuster_fusion.nest.lower_combiner import combine, folded, is_foldable
+from blockbuster_fusion.nest.analysis.power_sums import moments
+from blockbuster_fusion.nest.lower_combiner import is_foldable
 from blockbuster_fusion.nest.nest import (
-    Access,
-    Along,
-    Body,
-    Buffer,
-    BufferAxis,
     Clear,
     Fill,
     For,
-    Index,
     Kernel,
     Load,
     Nest,
     NestStep,
-    Share,
     Space,
-    Span,
     Statement,
     Store,
-    Tile,
     walk,
 )
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
 from blockbuster_fusion.nest.passes.unroll_short_loops import MOST_BLOCKS
-from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
-
-PARTS = "_parts"
-"""The end of the name of an axis of programs."""
+from blockbuster_fusion.nest.rewrite import FreshNames
+from blockbuster_fusion.nest.shares import Shares, combining, without_results
+from blockbuster_fusion.nest.split_moments import moments_split
 
 
 def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
@@ -65,7 +56,11 @@ def _all_split(kernel: Kernel, axis: str, parts: int, atomic: bool) -> list[Nest
         if found is None or (steps and atomic and not _only_sums(found[1])):
             break
         own = name if number == 1 else f"{name}{number}"
-        shared, kernel = _Split(kernel, *found, parts, atomic).kernels(own)
+        sums = () if atomic else moments(kernel, found[0])
+        if sums:
+            shared, kernel = moments_split(kernel, sums, parts, own)
+        else:
+            shared, kernel = _Split(kernel, *found, parts, atomic).kernels(own)
         steps += shared
     return [*steps, kernel]
 
@@ -76,26 +71,6 @@ def buffers_between(nest: Nest) -> Nest:
     used = [b for kernel in nest.kernels for b in kernel.buffers]
     between = [b for b in dict.fromkeys(used) if b.space is Space.GLOBAL and b not in known]
     return replace(nest, between=tuple(between))
-
-
-def access_of_share(
-    kernel: Kernel, buffer: Buffer, tile: Tile, shares: Index, part: Index
-) -> Access:
-    """The places of a tile in the buffer of all shares: those of one share, or of a block."""
-    spans = {index.dim: Span(index.dim, index) for index in kernel.grid}
-    spans[shares.dim] = Span(part.dim, part)
-    spans |= {span.dim: span for span in tile.spans}
-    return Access(buffer, tuple(spans[a.dim] for a in buffer.axes))
-
-
-def axis_of_parts(axis: str, parts: int) -> Axis:
-    """The axis of the programs that share the reduction over another axis."""
-    return Axis(f"{axis}{PARTS}", parts)
-
-
-def is_axis_of_parts(axis: Axis) -> bool:
-    """True for an axis of such programs."""
-    return axis.name.endswith(PARTS)
 
 
 def reduction_loop(kernel: Kernel, axis: str) -> tuple[int, For] | None:
@@ -120,42 +95,28 @@ class _Split:
         if atomic and not _only_sums(loop):
             what = f"{kernel.name} gathers more than sums along {loop.index.dim.name}"
             raise NoKernel(what=what, remedy="split it without atomic additions")
-        axis = axis_of_parts(loop.index.dim.name, parts)
-        self.share = Share(Index(f"{loop.index.name}_part", Dim(axis, 0, packed=False)), parts)
         in_blocks = all(is_foldable(combiner) for combiner, _ in loop.gathered)
         matrices = any(len(tile.spans) > 1 for _, some in loop.gathered for tile in some)
         in_blocks = in_blocks and not (matrices and parts <= MOST_BLOCKS)
-        self.all = Index(f"{loop.index.name}_parts", Dim(axis, 1, packed=in_blocks))
-        """The index over all shares: in blocks, or one by one if they cannot be folded.
+        self.shares = Shares.of(kernel, loop, parts, in_blocks=in_blocks)
+        """The shares: read in blocks, or one by one if they cannot be folded.
 
         A few matrices are combined one by one as well: they fill registers, and the loop is
         unrolled, so that it waits for memory once (unroll_short_loops.py)."""
-        self.buffers = {
-            tile: self.buffer(tile) for _, gathered in loop.gathered for tile in gathered
-        }
-
-    def buffer(self, tile: Tile) -> Buffer:
-        """The buffer for the shares of an accumulator, with a block for each program."""
-        own = [] if self.atomic else [BufferAxis(self.all.dim, Along.AXIS)]
-        kept = {span.dim for span in tile.spans}
-        own += [BufferAxis(i.dim, Along.BLOCKS) for i in self.kernel.grid if i.dim not in kept]
-        own += [BufferAxis(span.dim, Along.AXIS) for span in tile.spans]
-        return Buffer(f"{self.kernel.name}_{tile.name}", tuple(own), tile.dtype)
-
-    def access(self, tile: Tile, part: Index) -> Access:
-        """The places of one share, or of a block of shares."""
-        return access_of_share(self.kernel, self.buffers[tile], tile, self.all, part)
+        gathered = [tile for _, some in loop.gathered for tile in some]
+        self.buffers = {tile: self.shares.buffer(tile, is_one=atomic) for tile in gathered}
 
     def kernels(self, name: str) -> tuple[list[NestStep], Kernel]:
         """The kernel of the shares, which gets a name, and the one that combines them."""
-        kernel, body = self.kernel, self.kernel.body
-        shares: list[Statement] = [
-            Store(self.access(tile, self.share.index), tile, self.atomic) for tile in self.buffers
+        kernel, body, share = self.kernel, self.kernel.body, self.shares.share
+        stores: list[Statement] = [
+            Store(self.shares.access(buffer, tile, share.index), tile, self.atomic)
+            for tile, buffer in self.buffers.items()
         ]
-        loop = replace(self.loop, share=self.share)
-        before = rebuilt(body[: self.at], _without_results)
-        first = Kernel(name, (*kernel.grid, self.share.index), (*before, loop, *shares))
-        gathering = self.loaded() if self.atomic else self.combined()
+        loop = replace(self.loop, share=share)
+        before = without_results(body[: self.at])
+        first = Kernel(name, (*kernel.grid, share.index), (*before, loop, *stores))
+        gathering = self.loaded() if self.atomic else [self.combined()]
         filled = [s for s in body[: self.at] if not (self.atomic and self.is_start(s))]
         second = replace(kernel, body=(*filled, *gathering, *body[self.at + 1 :]))
         clears: list[NestStep] = [Clear(b) for b in self.buffers.values()] if self.atomic else []
@@ -165,32 +126,18 @@ class _Split:
         return isinstance(statement, Fill) and statement.tile in self.buffers
 
     def loaded(self) -> list[Statement]:
-        return [Load(tile, self.access(tile, self.share.index)) for tile in self.buffers]
+        """The loads of sums that were added atomically."""
+        shares = self.shares
+        return [
+            Load(tile, shares.access(buffer, tile, shares.share.index))
+            for tile, buffer in self.buffers.items()
+        ]
 
-    def combined(self) -> list[Statement]:
+    def combined(self) -> For:
         """The loop that combines the shares into accumulators, which were filled before."""
-        names = FreshNames(self.kernel)
-        span = Span(self.all.dim, self.all)
-        own = (span,) if span.dim.packed else ()
-        inner: list[Statement] = []
-        for combiner, gathered in self.loop.gathered:
-            blocks = [Tile(names.numbered("t"), (*own, *t.spans), t.dtype) for t in gathered]
-            inner += [
-                Load(block, self.access(tile, self.all))
-                for block, tile in zip(blocks, gathered, strict=True)
-            ]
-            coming, folds = folded(combiner, blocks, span, names) if own else (blocks, [])
-            inner += [*folds, *combine(combiner, coming, names, into=gathered).updates]
-        return [For(self.all, tuple(inner), gathered=self.loop.gathered)]
+        return combining(self.shares, self.loop.gathered, self.buffers, FreshNames(self.kernel))
 
 
 def _only_sums(loop: For) -> bool:
     """True if a loop gathers sums and nothing else."""
     return all(combiner is ADD for combiner, _ in loop.gathered)
-
-
-def _without_results(body: Body) -> Body:
-    """A body without the stores to global memory, which the second kernel has as well."""
-    return tuple(
-        s for s in body if not (isinstance(s, Store) and s.target.buffer.space is Space.GLOBAL)
-    )

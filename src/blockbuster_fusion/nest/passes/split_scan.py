@@ -40,12 +40,9 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
-from blockbuster_fusion.nest.passes.split_reduction import (
-    access_of_share,
-    axis_of_parts,
-    buffers_between,
-)
+from blockbuster_fusion.nest.passes.split_reduction import buffers_between
 from blockbuster_fusion.nest.rewrite import FreshNames
+from blockbuster_fusion.nest.shares import access_of_share, axis_of_parts
 
 
 def split_scan(nest: Nest, axis: str, parts: int) -> Nest:
