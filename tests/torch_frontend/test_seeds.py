@@ -262,7 +262,10 @@ def test_processes_tune_at_the_same_time(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(seed, "GAIN", 0.0)
     cases = seed_cases.seed_cases("cpu", ("sums of rows 1x768", "mean of all 1x768"))
     told: list[str] = []
-    seed.tuned_seed(cases, "cpu", 0.1, processes=2, tell=told.append)
+    kept: list[dict[str, Any]] = []
+    made = seed.tuned_seed(cases, "cpu", 0.1, processes=2, tell=told.append, keep=kept.append)
+    assert len(kept) == 2, "one that is broken off has a part"
+    assert kept[-1] == made
     assert len(told) == len(cases) == 2
     assert {text.partition("] ")[2].partition(":")[0] for text in told} == {x.name for x in cases}
     assert not any("left out" in text for text in told)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from blockbuster_fusion.errors import BlockbusterError, MissingPackage
 from blockbuster_fusion.runtime.tuning_database import VARIABLE, database
 
 EPILOG = """\
-A run that is broken off goes on where it was: measurements are in FILE.sqlite3 until it ends. What
-FILE has already stays, unless it is measured again: runs with other threads add to it.
+FILE is written after each case. A run that is broken off goes on where it was: measurements are
+in FILE.sqlite3 until it ends. What FILE has already stays, unless it is measured again: runs with
+other threads add to it.
 
 examples:
     blockbuster seed cpu-avx2.json --threads 1 --seconds 10
@@ -62,12 +64,17 @@ def _run(options: argparse.Namespace) -> None:
     with _database_of(options.file):
         effort = (options.seconds, options.threads)
         own = {"processes": options.processes, "before": before, "tell": _tell}
-        made = tuned_seed(cases, options.target, *effort, **own)
-        text = json.dumps(made, indent=1, allow_nan=False) + "\n"
-        part = options.file.with_name(f".{options.file.name}-{os.getpid()}")
-        part.write_text(text, encoding="utf-8")
-        part.replace(options.file)  # at once: a kill loses nothing
+        keep = partial(_write, options.file)
+        made = tuned_seed(cases, options.target, *effort, **own, keep=keep)
+        _write(options.file, made)
     print(f"written: {options.file}, {len(made['records'])} kernels; {made['about']}")
+
+
+def _write(file: Path, made: dict[str, Any]) -> None:
+    """Writes a seed at once: a kill loses nothing."""
+    part = file.with_name(f".{file.name}-{os.getpid()}")
+    part.write_text(json.dumps(made, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(file)
 
 
 def _tell(text: str) -> None:

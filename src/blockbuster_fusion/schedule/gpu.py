@@ -164,9 +164,12 @@ COMMON = 0.3
 """The share of the first cache that what all programs read may fill."""
 CACHED = 0.6
 """The share of the second cache that what one round reads again may fill."""
-VECTOR, POINTWISE, MEMORY = 0.6, 0.9, 0.97
-"""The shares of the rates that are reached: of vectors in most kernels, in pointwise ones that run
-long enough, as their arrays are in main memory; and of that memory."""
+VECTOR, POINTWISE = 0.6, 0.9
+"""The shares of the rate of vectors that are reached: in most kernels, and in pointwise ones that
+run long enough, as their arrays are in main memory."""
+MULTIPLIED, READ, WRITTEN = 0.97, 1.06, 0.94
+"""The shares of the rate of main memory that are reached: by products, and by other kernels where
+they read and where they write. The rate is that of a copy."""
 OVERLAP = {False: 0.95, True: 0.98}
 """The share of the shorter time of moving and computing that is hidden, without and with dots."""
 
@@ -352,8 +355,17 @@ def gpu_floor(size: float, machine: Machine, *, has_products: bool) -> float:
     """The least time of one kernel that moves some bytes: no work takes less by `gpu_seconds`."""
     memory = machine.main if has_products else machine.memory_for(size)
     memory = machine.memories[-2] if memory is machine.memories[0] else memory
-    rate = memory.total * (MEMORY if memory is machine.main else 1.0)
+    share = MULTIPLIED if has_products else READ
+    rate = memory.total * (share if memory is machine.main else 1.0)
     return size / rate + START * machine.latency
+
+
+def _reached(work: Work) -> float:
+    """The share of the rate of main memory that a kernel reaches."""
+    if work.products:
+        return MULTIPLIED
+    written = min(1.0, work.written / max(work.arrays, 1.0))
+    return 1 / ((1 - written) / READ + written / WRITTEN)
 
 
 def _crossing(work: Work, warps: int) -> float:
@@ -425,7 +437,8 @@ def _moving(
     processors = programs / most if runs_ahead else min(programs, machine.processors)
 
     def rate(memory: Memory) -> float:
-        return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
+        total = memory.total * (_reached(work) if memory is main else 1.0)
+        return min(total, memory.each * processors)
 
     longer = BROKEN_AHEAD if work.streaming else BROKEN
     broken = 0.0 if work.products else longer * max(0.0, 1 - work.piece / LINE)

@@ -34,11 +34,13 @@ def tuned_seed(
     processes: int = 1,
     before: object = None,
     tell: Callable[[str], None] = print,
+    keep: Callable[[dict[str, Any]], None] = lambda seed: None,
 ) -> dict[str, Any]:
     """The seed of this machine, from the cases that are tuned into the database, each so long.
 
     Measurements of a seed from before stay, unless there are new ones. `threads` are those of a
     CPU, by default PyTorch's. Several processes compile at the same time, and measure in turns.
+    `keep` gets the seed so far after each case.
     """
     check_target(target)
     if threads is not None:
@@ -49,6 +51,7 @@ def tuned_seed(
         before_it, known = known, database().count()
         said = said or counted(known - before_it, "configuration")
         tell(f"[{number}/{len(cases)}] {case.name}: {said}")
+        keep(made_seed(best_of(database(), machine), machine, before))
     return made_seed(best_of(database(), machine), machine, before)
 
 
