@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.schedule.cost import ERRORS, Seconds
 from blockbuster_fusion.torch import compile_graph as compile_graph_module
 from blockbuster_fusion.torch.compile_graph import _copied, compile_graph
@@ -16,12 +17,14 @@ from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.groups import Fused
 from blockbuster_fusion.torch.options import Options
+from blockbuster_fusion.torch.part_choices import PartChoices
 from blockbuster_fusion.torch.rivals import corrections
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.corrections import MOST, Checked
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import Weighing
+from blockbuster_fusion.torch.to_array_program import PartProgram
 from helpers.offline import Captured, captured, offline
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
@@ -195,3 +198,34 @@ def test_a_second_selection_looks_no_closer(softmax: Captured) -> None:
     assert selections == 2
     assert looked
     assert not any(looked)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_only_the_users_own_measurements_have_a_selection_look_closer(
+    softmax: Captured, is_own: bool
+) -> None:
+    """Those of a seed are of common parts: what predictions rule out is not looked up for them."""
+    looked: list[bool] = []
+    closer = Chooser.looks_closer
+    expected = predicted(softmax)
+
+    def noted(chooser: Chooser) -> bool:
+        looked.append(closer(chooser))
+        return looked[-1]
+
+    def record(parts: PartChoices, part: PartProgram, target: str) -> Record:
+        config = parts.choices(part, target)[0].config.data()
+        return Record(config, expected, expected, expected, 0.0, 0.0, 1)
+
+    with ExitStack() as stack:
+        for owner, name, made in (
+            (Chooser, "looks_closer", noted),
+            (Trials, "has_time", False),
+            (PartChoices, "record", record),
+            (PartChoices, "is_measured_here", lambda *_: is_own),
+        ):
+            stack.enter_context(patch.object(owner, name, made))
+        graph, _ = compiled(softmax, library=expected * 2, kernels=expected)
+    assert kernels_of(graph) == 1
+    assert [choice.basis for choice in graph.weighed] == ["measured"]
+    assert any(looked) is is_own

@@ -11,6 +11,7 @@ Statements are immutable and tiles are compared by identity. A pass returns a ne
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TypeGuard
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
@@ -348,7 +349,7 @@ Body = tuple[Statement, ...]
 # --------------------------------------------------------------------- kernels
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
 
@@ -373,17 +374,17 @@ class Kernel:
         """The kernels of its launch: itself."""
         return (self,)
 
-    @property
-    def statements(self) -> Iterator[Statement]:
+    @cached_property
+    def statements(self) -> tuple[Statement, ...]:
         """Every statement, in order, those of loops after the loop."""
-        return walk(self.body)
+        return tuple(walk(self.body))
 
-    @property
+    @cached_property
     def multiplies(self) -> bool:
         """True if the kernel has products."""
         return any(isinstance(s, Contract) for s in self.statements)
 
-    @property
+    @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers that the kernel reads and writes, in order of their first mention."""
         found: dict[Buffer, None] = {}
@@ -392,12 +393,12 @@ class Kernel:
                 found.setdefault(access.buffer)
         return tuple(found)
 
-    @property
+    @cached_property
     def global_buffers(self) -> tuple[Buffer, ...]:
         """The buffers that the caller passes, in order."""
         return tuple(b for b in self.buffers if b.space is Space.GLOBAL)
 
-    @property
+    @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
         """The sizes that the kernel depends on, in order of their first mention."""
         extents = [dim.axis.extent for dim in self.dims]
@@ -408,7 +409,7 @@ class Kernel:
         extents += [axis.extent for axis in axes]
         return tuple(dict.fromkeys(e for e in extents if isinstance(e, Symbol)))
 
-    @property
+    @cached_property
     def dims(self) -> tuple[Dim, ...]:
         """The dims of the grid, loops, tiles and buffers, in order of their first mention."""
         found = dict.fromkeys(index.dim for index in self.grid)

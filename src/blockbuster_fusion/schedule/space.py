@@ -448,10 +448,16 @@ class Space:
 
     def fits(self, tiles: Mapping[Dim, int]) -> bool:
         """True if no tile is larger than registers, or the second cache, can hold."""
+        lengths = {dim: self.length(dim, tiles) for dim in self.dims_of_tiles}
         return all(
-            math.prod(self.length(dim, tiles) for dim in dims) * 4 <= most
+            math.prod([lengths[dim] for dim in dims]) * 4 <= most
             for dims, most in self.blocks_of_tiles
         )
+
+    @cached_property
+    def dims_of_tiles(self) -> tuple[Dim, ...]:
+        """The dims that tiles have, each once."""
+        return tuple(dict.fromkeys(dim for dims, _ in self.blocks_of_tiles for dim in dims))
 
     def length(self, dim: Dim, tiles: Mapping[Dim, int]) -> int:
         """The elements of a block; a GPU multiplies whole ones, also of shorter axes."""

@@ -5,6 +5,7 @@ tiles of its own dims.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
@@ -52,17 +53,18 @@ class _Launch:
     def __init__(self, kernels: Sequence[CountedKernel], left_out: tuple[str, ...]) -> None:
         """`left_out` are the options that are left to the rule of thumb."""
         self.kernels, self.left_out = kernels, left_out
+        self.options = attrgetter(*(name for name in PREDICTED if name not in left_out))
         self.dims = {dim for kernel in kernels for dim in kernel.facts.dims}
         self.known: dict[object, Seconds] = {}
 
     def seconds(self, schedule: Schedule, tiles: Mapping[Dim, int], machine: Machine) -> Seconds:
-        options = (None if x in self.left_out else getattr(schedule, x) for x in PREDICTED)
-        key = (*options, *(kernel.own(tiles) for kernel in self.kernels))
-        if key not in self.known:
+        key = (self.options(schedule), *[kernel.own(tiles) for kernel in self.kernels])
+        found = self.known.get(key)
+        if found is None:
             works = [kernel.work(tiles) for kernel in self.kernels]
             own = schedule.without(self.left_out)
-            self.known[key] = predicted_launch(works, machine, own)
-        return self.known[key]
+            found = self.known[key] = predicted_launch(works, machine, own)
+        return found
 
 
 class _Clearing:

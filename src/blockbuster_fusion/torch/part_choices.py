@@ -22,7 +22,7 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.plans.plan import Kernels
 from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
-from blockbuster_fusion.runtime.tuning_database import Key, Record
+from blockbuster_fusion.runtime.tuning_database import Key, Record, database
 from blockbuster_fusion.search_job import Forecast, SearchesAhead, SearchJob
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.called import called
@@ -224,6 +224,10 @@ class PartChoices:
         """The best measurement of a part's kernels on this machine, if there is any."""
         request, key = self.request(part, target), self.tuning(part, target)
         return measured_before(request, key, self.machine(target))
+
+    def is_measured_here(self, part: PartProgram, target: str) -> bool:
+        """True if the user's own database has a measurement of a part's kernels."""
+        return database().best(self.tuning(part, target)) is not None
 
     def tuning(self, part: PartProgram, target: str) -> Key:
         """The key of a part's measurements."""

@@ -103,8 +103,9 @@ int64_t dots_vector(void) { return 0; }
 double peak_vector(int64_t rounds) { return rounds; }
 #endif
 
-/* The same with tiles of 16 by 16 sums, which Linux grants to a process that asks for them. */
-#if defined(__AMX_BF16__)
+/* The same with tiles of 16 by 16 sums, which Linux grants to a process that asks for them. Their
+   kernels have dots of vectors for few rows. */
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
 """
     + TILES
     + """\

@@ -51,7 +51,7 @@ class Estimates:
 
     @property
     def has_kept(self) -> bool:
-        """True if a time that is known was measured before this model was compiled."""
+        """True if a time that is known is from the user's database."""
         return any(made.is_kept for made in self.known.values())
 
     def noted(self, nodes: Sequence[Node]) -> Estimate | None:
@@ -111,7 +111,8 @@ class Estimates:
         record = self.parts.record(part, target)
         if record is None or str(Config.from_data(record.config)) != str(choice.config):
             return None
-        return replace(self.measured(choice, record), is_kept=True)
+        is_kept = self.parts.is_measured_here(part, target)
+        return replace(self.measured(choice, record), is_kept=is_kept)
 
 
 def _predicted(made: Forecast) -> Estimate:
