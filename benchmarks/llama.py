@@ -131,7 +131,7 @@ def measured(model: Llama, exact: Llama, work: str, o: argparse.Namespace) -> di
             del calls[name]
         print(f"{work}, {name}: first call {time.perf_counter() - start:.1f} s", flush=True)
     found = timed(calls, o.rounds, o.device)
-    if o.kernels and o.device == "cuda":
+    if o.kernels:
         for name, call in calls.items():
             print(f"{work}, {name}:\n{kernels_of(call)}", flush=True)
     return {name: ms for name, ms in found.items() if is_right(name, "at last")}
@@ -147,6 +147,8 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true", help="tell where the time of a GPU goes")
     parser.add_argument("--save", type=Path, metavar="FILE", help="other figures there stay")
     o = parser.parse_args()
+    if o.kernels and o.device != "cuda":
+        parser.error("--kernels is for a GPU alone")
     o.shape = SMALL if o.small else LLAMA_1B
     bb.register_backend()
     found: dict[str, dict[str, float]] = {}

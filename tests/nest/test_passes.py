@@ -621,7 +621,7 @@ CASES = {
     "skip_masked_blocks, not masked": ("skip_masked_blocks", LONG_SUM, None),
     "split_reduction": ("split_reduction", LONG_SUM, Schedule(split={"N": 4})),
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
-    "split_reduction, moments": ("split_reduction", TWO_SUMS, Schedule(split={"N": 4})),
+    "split_reduction, power sums": ("split_reduction", TWO_SUMS, Schedule(split={"N": 4})),
     "split_reduction, one after the other": (
         "split_reduction",
         TWO_SUMS.replace("(x0 - x1) ** 2", "exp(x0 - x1)"),

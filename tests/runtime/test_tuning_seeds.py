@@ -96,6 +96,21 @@ def test_a_seed_is_made_of_the_best_and_of_what_was_there() -> None:
     assert made_seed([], GPU, second)["records"] == []
 
 
+@pytest.mark.parametrize(("seconds", "tile"), [(2.0, 1), (0.5, 2)])
+def test_a_part_of_a_seed_is_no_slower_than_what_was_there(seconds: float, tile: int) -> None:
+    """A case that is tuned now has a slow configuration first."""
+
+    def measured(seconds: float, tile: int) -> Record:
+        return replace(record(tile=tile), seconds=seconds, low=seconds, high=seconds)
+
+    before = made_seed([(key(CPU), measured(1.0, 1))], CPU)
+    new = [(key(CPU), measured(seconds, 2))]
+    for is_part, wanted in ((True, tile), (False, 2)):
+        made = made_seed(new, CPU, json.loads(json.dumps(before)), is_part=is_part)
+        ((_, found),), _ = entries("the seed", json.loads(json.dumps(made)))
+        assert found.config["tile"] == wanted
+
+
 def test_a_damaged_seed_gets_a_sentence(folder: Path) -> None:
     (folder / "cpu-avx2.json").write_text("{")
     with pytest.raises(BadRecord, match=r"cpu-avx2.json: is no JSON"):

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -210,7 +211,7 @@ def test_light_candidates_are_priced_after_the_cap(light: int, parts: int) -> No
     costs = {part: Seconds(1.0) for part in candidates}
     below = {part: cost * 0.9 for part, cost in costs.items()}
     found = partitioner(order, below, costs.__getitem__, caps=Caps(priced=0, light=light))
-    found.sure = lambda _, part: found.priced.get(str(part), NEVER)
+    found.sure = lambda _, part: Seconds(1.0) if part == 8 else found.priced.get(str(part), NEVER)
     found.is_light = lambda _, part: part in (0b11, 0b1100)
     best = found.cheapest([1, 2, 4, 8], Seconds(4.0))
     assert len(best.parts) == parts
@@ -218,6 +219,36 @@ def test_light_candidates_are_priced_after_the_cap(light: int, parts: int) -> No
     assert "6" not in found.priced  # 0b110 is not light
     assert best.certificate.bound == pytest.approx(1.8)
     assert best.certificate.caps == ("the search works out the times of 0 candidates at most",)
+
+
+@pytest.mark.parametrize("light", [0, 1, 2, 5])
+def test_light_candidates_alone_are_priced_after_the_cap(light: int) -> None:
+    """The others of a partition count with what is known of them."""
+    order = Order([(), *((n,) for n in range(5))])
+    single, whole = [1 << n for n in range(6)], 0b111111
+    costs = dict.fromkeys(single, Seconds(1.0)) | {whole: Seconds(50.0), 0b11: Seconds(1.5)}
+    below = {part: cost * 0.9 for part, cost in costs.items()}
+    heavy = (4, 16)
+    found = partitioner(order, below, costs.__getitem__, caps=Caps(priced=0, light=light))
+    known = dict.fromkeys(heavy, Seconds(1.0))
+    found.sure = lambda _, part: found.priced.get(str(part), known.get(part, NEVER))
+    found.is_light = lambda _, part: part not in heavy
+    best = found.cheapest([whole], Seconds(50.0))
+    assert len(found.priced) == min(light, 3)
+    assert not {str(part) for part in heavy} & found.priced.keys()
+    assert best.certificate.value == (5.5 if light > 2 else 50.0)
+
+
+@pytest.mark.parametrize("caps", [Caps(ideals=2, tries=2, beam=2), Caps()])
+def test_light_candidates_are_priced_beyond_their_cap_alone(caps: Caps) -> None:
+    """Not if another limit was reached."""
+    order = Order([(), (), (), ()])
+    costs = dict.fromkeys([1, 2, 4, 8, 0b1111], Seconds(1.0))
+    found = partitioner(order, costs, costs.__getitem__, caps=caps)
+    found.sure = lambda _, part: found.priced.get(str(part), NEVER)
+    with patch.object(found, "price_light") as light:
+        found.cheapest([1, 2, 4, 8])
+    light.assert_not_called()
 
 
 @pytest.mark.parametrize("has_host", [False, True])

@@ -1,6 +1,7 @@
 """Kernels of a GPU are measured once they are chosen, and lose again if they are slower."""
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from unittest.mock import patch
 
@@ -22,6 +23,7 @@ from blockbuster_fusion.torch.rivals import corrections
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.corrections import MOST, Checked
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.rivals.timing import Timing
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
@@ -71,8 +73,8 @@ def compiled(
         ):
             stack.enter_context(patch.object(owner, name, made))
         if kernels is not None:
-            timed = Seconds(kernels)
-            stack.enter_context(patch.object(corrections, "_timed", lambda *_: timed))
+            timing = Timing(Seconds(kernels), is_sure=True)
+            stack.enter_context(patch.object(corrections, "_timed", lambda *_: timing))
         weighing = Weighing(called=graph.called, replayed=True)
         made = compile_graph(_copied(graph.module), graph.static, OPTIONS, weighing)
     return made, len(selections)
@@ -116,12 +118,20 @@ def test_what_was_measured_is_told(softmax: Captured) -> None:
     assert choice.kernels.device == pytest.approx(expected * 1.5)
 
 
-def test_kernels_for_which_there_is_no_memory_count_as_predicted(softmax: Captured) -> None:
-    def refused(*_: object) -> Seconds:
-        raise torch.OutOfMemoryError("no room")
+def refused(*_: object) -> Timing:
+    raise torch.OutOfMemoryError("no room")
 
+
+def busy(*_: object) -> Timing:
+    return Timing(Seconds(1.0), is_sure=False)
+
+
+@pytest.mark.parametrize("timed", [refused, busy])
+def test_kernels_that_cannot_be_measured_count_as_predicted(
+    softmax: Captured, timed: Callable[..., Timing]
+) -> None:
     expected = predicted(softmax)
-    with patch.object(corrections, "_timed", refused):
+    with patch.object(corrections, "_timed", timed):
         graph, selections = compiled(softmax, library=expected * 1.1, kernels=None)
     assert (kernels_of(graph), selections) == (1, 1)
     (choice,) = graph.weighed
@@ -143,9 +153,9 @@ def test_a_selection_that_turns_out_slower_is_not_taken(worse: float, kernels: i
         one, *two = (chooser.estimates.of(x).seconds.device for x in (operators, *zip(operators)))
     slow = 4 * (one + sum(two))
 
-    def timed(parts: PartCompiler, fused: Fused) -> Seconds:
+    def timed(parts: PartCompiler, fused: Fused) -> Timing:
         is_whole = len(fused.part.nodes) == len(operators)
-        return Seconds(slow if is_whole else worse * slow / 2)
+        return Timing(Seconds(slow if is_whole else worse * slow / 2), is_sure=True)
 
     with patch.object(corrections, "_timed", timed):
         made, _ = compiled(graph, library=10 * slow, kernels=None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.nest.lower_combiner import combine, folded
+from blockbuster_fusion.nest.lower_combiner import combine, folded, is_foldable
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
@@ -23,6 +23,7 @@ from blockbuster_fusion.nest.nest import (
     Store,
     Tile,
 )
+from blockbuster_fusion.nest.passes.unroll_short_loops import MOST_BLOCKS
 from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
 
 PARTS = "_parts"
@@ -49,8 +50,15 @@ class Shares:
     """The index over all shares."""
 
     @staticmethod
-    def of(kernel: Kernel, loop: For, parts: int, *, in_blocks: bool) -> "Shares":
-        """Shares that another kernel reads in blocks, or one by one."""
+    def of(kernel: Kernel, loop: For, parts: int) -> "Shares":
+        """Shares that another kernel reads in blocks, or one by one if they cannot be folded.
+
+        A few matrices are read one by one as well: they fill registers, and the loop is unrolled,
+        so that it waits for memory once (passes/unroll_short_loops.py).
+        """
+        matrices = any(len(tile.spans) > 1 for _, some in loop.gathered for tile in some)
+        in_blocks = all(is_foldable(combiner) for combiner, _ in loop.gathered)
+        in_blocks = in_blocks and not (matrices and parts <= MOST_BLOCKS)
         name, axis = loop.index.name, axis_of_parts(loop.index.dim.name, parts)
         share = Share(Index(f"{name}_part", Dim(axis, 0, packed=False)), parts)
         return Shares(kernel, share, Index(f"{name}_parts", Dim(axis, 1, packed=in_blocks)))

@@ -84,16 +84,25 @@ def _place(key: Key) -> tuple[object, ...]:
 
 
 def made_seed(
-    best: Iterable[tuple[Key, Record]], machine: Machine, before: object = None
+    best: Iterable[tuple[Key, Record]],
+    machine: Machine,
+    before: object = None,
+    *,
+    is_part: bool = False,
 ) -> dict[str, Any]:
     """The best measurements of a machine as its seed, with those of a seed that was there.
 
-    New ones replace old ones of the same computation. What is of another machine is left out.
+    New ones replace old ones of the same computation; while only a part is measured, faster ones
+    do. What is of another machine is left out.
     """
     name = seed_name(machine)
     kept = entries("the seed", before)[0] if before is not None else []
     own = [(replace(key, machine=name), record) for key, record in best]
-    found = {_place(key): (key, record) for key, record in (*kept, *own) if key.machine == name}
+    found: dict[tuple[object, ...], tuple[Key, Record]] = {}
+    for key, record in (*kept, *own):
+        known = found.get(_place(key))
+        if key.machine == name and not (is_part and known and known[1].seconds < record.seconds):
+            found[_place(key)] = (key, record)
     ordered = sorted(found.values(), key=lambda pair: (pair[0].threads, pair[1].made))
     return {
         "format": FORMAT,

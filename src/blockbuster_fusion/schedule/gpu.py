@@ -352,11 +352,13 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
 
 
 def gpu_floor(size: float, machine: Machine, *, has_products: bool) -> float:
-    """The least time of one kernel that moves some bytes: no work takes less by `gpu_seconds`."""
+    """The least time of one kernel that moves some bytes: no work takes less by `gpu_seconds`.
+
+    A product may be one with a vector, which reads as fast as a kernel without products.
+    """
     memory = machine.main if has_products else machine.memory_for(size)
     memory = machine.memories[-2] if memory is machine.memories[0] else memory
-    share = MULTIPLIED if has_products else READ
-    rate = memory.total * (share if memory is machine.main else 1.0)
+    rate = memory.total * (READ if memory is machine.main else 1.0)
     return size / rate + START * machine.latency
 
 

@@ -68,7 +68,7 @@ class KernelFacts:
     def __init__(self, kernel: Kernel, target: str) -> None:
         self.kernel, self.target = kernel, target
         self.has_tensor_cores = target == "cuda"
-        self.statements = tuple(kernel.statements)
+        self.statements = kernel.statements
         self.grid = frozenset(kernel.grid)
         self.types = ProductTypes(kernel)
         products = [s for s in self.statements if isinstance(s, Contract)]

@@ -134,7 +134,7 @@ class Space:
 
         found: set[Tile] = set()
         for kernel in self.nest.kernels:
-            statements = tuple(kernel.statements)
+            statements = kernel.statements
             found |= {*weights_in_place(statements, products_with_few_rows(statements, longest))}
         return found
 

@@ -173,14 +173,16 @@ class Partitioner:
             search.bound = self.shared_bound()
         elif any(window.looks_ahead for window in self.windows):
             self.look_ahead(search)
-        if self.reasons and self.sure is not None:
-            self.price_light(search, self.sure)
+        reasons = tuple(self.reasons)  # what is proven does not depend on what follows
+        if reasons and self.sure is not None:
+            if self.spent in self.reasons:
+                self.price_light(search, self.sure)
             self.suppose(self.sure)
             self.take(search)
         best, cost, bound, rounds = search.parts, search.cost, search.bound, search.rounds
         counts = (self.within.visited, len(self.floors), len(self.priced), rounds)
         value = self.total(cost)
-        certificate = Certificate(value, min(bound, value), *counts, tuple(self.reasons))
+        certificate = Certificate(value, min(bound, value), *counts, reasons)
         return Partition(tuple(part << w.first for w, part in best), cost, certificate)
 
     def rounds(self, search: "_Search") -> None:
@@ -196,8 +198,7 @@ class Partitioner:
             parts = self.parts(found)
             unknown = [part for part in parts if self.key(*part) not in self.priced]
             if unknown and len(self.priced) >= self.most:
-                told = f"the search works out the times of {self.caps.priced} candidates at most"
-                self.reasons[told] = None
+                self.reasons[self.spent] = None
                 return
             self.ask(unknown)
             cost = self.sum(parts)
@@ -213,8 +214,13 @@ class Partitioner:
         self.unpriced = {key: cost(*place) for key, place in self.places.items()}
         self.reached.clear()
 
+    @property
+    def spent(self) -> str:
+        """The limit of the candidates that are priced."""
+        return f"the search works out the times of {self.caps.priced} candidates at most"
+
     def price_light(self, search: "_Search", sure: Callable[[Window, int], Seconds]) -> None:
-        """Goes on with candidates that take little time to price.
+        """Goes on with some candidates that take little time to price.
 
         All others count with what is known for sure, so that nothing here is a bound.
         """
@@ -222,11 +228,18 @@ class Partitioner:
         if is_light is None:
             return
         self.suppose(lambda *place: (expected if is_light(*place) else sure)(*place))
-        self.most = len(self.priced) + self.caps.light
-        own, reasons = replace(search, bound=0.0), dict(self.reasons)
-        self.rounds(own)
-        self.reasons = reasons  # what is proven does not depend on these
-        search.parts, search.cost, search.rounds = own.parts, own.cost, own.rounds
+        most = len(self.priced) + self.caps.light
+        while len(self.priced) < most:
+            found, _ = self.solved()
+            search.rounds += 1
+            if found is None or self.total(found.cost) >= self.total(search.cost) * (1 - SLACK):
+                return
+            light = [part for part in self.parts(found) if is_light(*part)]
+            unknown = {self.key(*part): part for part in light}
+            new = [part for key, part in unknown.items() if key not in self.priced]
+            if not new:
+                return
+            self.ask(new[: most - len(self.priced)])
 
     def take(self, search: "_Search") -> None:
         """Takes the cheapest partition of all that is known for sure, if it is cheaper."""

@@ -51,7 +51,7 @@ def tuned_seed(
         before_it, known = known, database().count()
         said = said or counted(known - before_it, "configuration")
         tell(f"[{number}/{len(cases)}] {case.name}: {said}")
-        keep(made_seed(best_of(database(), machine), machine, before))
+        keep(made_seed(best_of(database(), machine), machine, before, is_part=True))
     return made_seed(best_of(database(), machine), machine, before)
 
 

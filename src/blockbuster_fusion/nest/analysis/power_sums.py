@@ -64,7 +64,7 @@ class PowerSums:
         return next((s for s in self.sums if s.is_plain), None)
 
 
-def moments(kernel: Kernel, at: int) -> tuple[PowerSums, ...]:
+def about_center(kernel: Kernel, at: int) -> tuple[PowerSums, ...]:
     """The loop at a place that sums elements, and those after it that sum powers about a center.
 
     The center depends on the sum, as a mean does. There are none if no other loop does so.

@@ -14,7 +14,7 @@ from blockbuster_fusion.nest.nest import Compute, Fold, Kernel, Tile, written
 
 def shifted_exponentials(kernel: Kernel) -> dict[Compute, frozenset[Expr]]:
     """The exponentials of blocks less their maxima, by the statements that compute them."""
-    statements = tuple(kernel.statements)
+    statements = kernel.statements
     writers = Counter(tile for s in statements if (tile := written(s)) is not None)
     once = {tile for tile, count in writers.items() if count == 1}
     above: dict[Tile, frozenset[Tile]] = {}

@@ -38,7 +38,7 @@ class Sharing(IntEnum):
 
 def sharing(kernel: Kernel) -> Sharing:
     """The way in which threads share the blocks of a kernel."""
-    statements = tuple(kernel.statements)
+    statements = kernel.statements
     if any(isinstance(s, Fold) and s.groups is not None for s in statements):
         return Sharing.GATHERED
     if any(isinstance(s, Fold | Contract) for s in statements):

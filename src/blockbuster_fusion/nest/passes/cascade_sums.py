@@ -17,7 +17,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.combiner import ADD, Combiner
 from blockbuster_fusion.nest.lower_combiner import combine
 from blockbuster_fusion.nest.nest import Body, Cascade, Fill, For, Kernel, Statement, Tile
-from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
+from blockbuster_fusion.nest.rewrite import FreshNames, all_written, rebuilt
 from blockbuster_fusion.safety.pairs.rescaled_sum import rescaled_sum
 
 FEW = 64
@@ -47,7 +47,12 @@ def run_length(blocks: int, few: int = FEW) -> int:
 
 
 def _cascaded(loop: For, names: FreshNames) -> list[Statement]:
-    sums = [(combiner, tiles) for combiner, tiles in loop.gathered if _is_sum(combiner, tiles)]
+    made = {tile for statement in loop.body for tile in all_written(statement)}
+    sums = [
+        (combiner, tiles)
+        for combiner, tiles in loop.gathered
+        if _is_sum(combiner, tiles) and made.issuperset(tiles)  # else only an exponent is read
+    ]
     if not sums or not _may_be_long(loop.index.dim):
         return [loop]
     begin: list[Statement] = []

@@ -29,7 +29,7 @@ SLOW = {"pow", "mod", "floordiv", *(name for name, f in FUNCTIONS.items() if f.r
 
 def once_per_row(kernel: Kernel) -> Kernel:
     """Gives slow functions of rows tiles of their own; kernels with products stay as they are."""
-    statements = tuple(kernel.statements)
+    statements = kernel.statements
     if any(isinstance(s, Contract) for s in statements):
         return kernel
     names = {tile.name for s in statements for tile in tiles_of(s)}

@@ -27,7 +27,7 @@ from blockbuster_fusion.nest.rewrite import rebuilt
 
 def share_exponentials(kernel: Kernel) -> Kernel:
     """Reads exponentials again that a body has computed; kernels with products stay as they are."""
-    statements = tuple(kernel.statements)
+    statements = kernel.statements
     if any(isinstance(s, Contract) for s in statements):
         return kernel
     writers = Counter(tile for s in statements if (tile := written(s)) is not None)

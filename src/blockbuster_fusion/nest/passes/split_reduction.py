@@ -3,7 +3,7 @@
 One kernel reduces each share and stores its accumulators. A second kernel combines the shares and
 does the rest: it loads them in blocks, and folds each. Flash-decoding is an instance. If all
 accumulators are plain sums, the shares may be added into one buffer atomically instead. Loops that
-sum a row, and then powers of the distances from its mean, are split at once (split_moments.py).
+sum a row, and then powers of the distances from its mean, are split together (split_power_sums.py).
 """
 
 from dataclasses import replace
@@ -11,8 +11,7 @@ from itertools import count
 
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.combiner import ADD, ANY
-from blockbuster_fusion.nest.analysis.power_sums import moments
-from blockbuster_fusion.nest.lower_combiner import is_foldable
+from blockbuster_fusion.nest.analysis.power_sums import about_center
 from blockbuster_fusion.nest.nest import (
     Clear,
     Fill,
@@ -27,10 +26,9 @@ from blockbuster_fusion.nest.nest import (
     walk,
 )
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
-from blockbuster_fusion.nest.passes.unroll_short_loops import MOST_BLOCKS
 from blockbuster_fusion.nest.rewrite import FreshNames
 from blockbuster_fusion.nest.shares import Shares, combining, without_results
-from blockbuster_fusion.nest.split_moments import moments_split
+from blockbuster_fusion.nest.split_power_sums import power_sums_split
 
 
 def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
@@ -56,9 +54,9 @@ def _all_split(kernel: Kernel, axis: str, parts: int, atomic: bool) -> list[Nest
         if found is None or (steps and atomic and not _only_sums(found[1])):
             break
         own = name if number == 1 else f"{name}{number}"
-        sums = () if atomic else moments(kernel, found[0])
+        sums = () if atomic else about_center(kernel, found[0])
         if sums:
-            shared, kernel = moments_split(kernel, sums, parts, own)
+            shared, kernel = power_sums_split(kernel, sums, parts, own)
         else:
             shared, kernel = _Split(kernel, *found, parts, atomic).kernels(own)
         steps += shared
@@ -95,14 +93,7 @@ class _Split:
         if atomic and not _only_sums(loop):
             what = f"{kernel.name} gathers more than sums along {loop.index.dim.name}"
             raise NoKernel(what=what, remedy="split it without atomic additions")
-        in_blocks = all(is_foldable(combiner) for combiner, _ in loop.gathered)
-        matrices = any(len(tile.spans) > 1 for _, some in loop.gathered for tile in some)
-        in_blocks = in_blocks and not (matrices and parts <= MOST_BLOCKS)
-        self.shares = Shares.of(kernel, loop, parts, in_blocks=in_blocks)
-        """The shares: read in blocks, or one by one if they cannot be folded.
-
-        A few matrices are combined one by one as well: they fill registers, and the loop is
-        unrolled, so that it waits for memory once (unroll_short_loops.py)."""
+        self.shares = Shares.of(kernel, loop, parts)
         gathered = [tile for _, some in loop.gathered for tile in some]
         self.buffers = {tile: self.shares.buffer(tile, is_one=atomic) for tile in gathered}
 

@@ -114,7 +114,7 @@ def planned_dots(
 
 def _hold(plan: DotPlan, kernel: Kernel, types: ProductTypes) -> None:
     """Notes the loaded tiles that only dots use, each in one way: in pairs, or as they lie."""
-    statements = tuple(kernel.statements)
+    statements = kernel.statements
     for tile in (s.tile for s in statements if isinstance(s, Load)):
         users = [s for s in statements if tile in read(s)]
         dots = [plan.operands[s] for s in users if isinstance(s, Contract) and s in plan.operands]

@@ -27,7 +27,7 @@ def lanes_of(kernel: Kernel) -> Dim | None:
     Shares of a split reduction are laid out otherwise: there it is the last packed dim of the grid.
     """
     packed = [index for index in kernel.grid if index.dim.packed]
-    statements = tuple(kernel.statements)
+    statements = kernel.statements
     if not packed or not any(isinstance(s, Contract) for s in statements):
         return None
     if any(isinstance(s, For) and s.share is not None for s in statements):

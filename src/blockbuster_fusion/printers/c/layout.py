@@ -66,10 +66,10 @@ class Layout(Lengths):
     ) -> None:
         """`dots` are the rules for products of bfloat16, if a unit multiplies these."""
         super().__init__(kernel, tiles)
-        self.few_rows = products_with_few_rows(tuple(kernel.statements), self.longest)
+        self.few_rows = products_with_few_rows(kernel.statements, self.longest)
         self.lanes = None if self.few_rows else lanes_of(kernel)
         self.kernel = kernel = kernel if self.lanes is None else gather(kernel)
-        self.statements = tuple(kernel.statements)
+        self.statements = kernel.statements
         self.stored_to = {s.target.buffer for s in self.statements if isinstance(s, Store)}
         self.counted = short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}

@@ -115,7 +115,7 @@ def _after_operand(fold: Fold, earlier: Sequence[Statement]) -> int:
 
 def planned_panels(kernel: Kernel, order: Order, lanes: Dim | None) -> PanelPlan:
     """The panels of a kernel with contractions; others have none."""
-    plan, everywhere = PanelPlan(), tuple(kernel.statements)
+    plan, everywhere = PanelPlan(), kernel.statements
     if lanes is None:
         return plan
     for body in bodies(kernel.body):

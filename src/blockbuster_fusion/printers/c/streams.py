@@ -117,7 +117,7 @@ def planned(
 
     The statements `apart` are part of none: reductions across rows run along with them.
     """
-    statements = tuple(kernel.statements)
+    statements = kernel.statements
     plan = StreamPlan()
     if any(isinstance(s, Contract) for s in statements):
         return plan

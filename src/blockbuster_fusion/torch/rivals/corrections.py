@@ -23,7 +23,7 @@ from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.choose import Chooser
-from blockbuster_fusion.torch.rivals.timing import launcher, measured, randomised
+from blockbuster_fusion.torch.rivals.timing import Timing, launcher, randomised, timed
 from blockbuster_fusion.torch.rivals.weighing import MEASURED
 
 MOST = 2
@@ -51,7 +51,7 @@ class Checked:
 def checked(chooser: Chooser, groups: Iterable[Group]) -> Checked:
     """Measures the chosen kernels of a graph, and notes their times.
 
-    Kernels whose inputs find no memory are not measured: they count as predicted.
+    Kernels that cannot be measured count as predicted.
     """
     equal: dict[int, list[Fused]] = {}
     for fused in (g for g in groups if isinstance(g, Fused)):
@@ -86,16 +86,20 @@ def has_product(parts: PartCompiler, nodes: Iterable[Node]) -> bool:
 def _measured(parts: PartCompiler, fused: Fused) -> Seconds | None:
     """The time of the kernels of a part, with inputs that the second cache does not hold.
 
-    None if there is no memory for them.
+    None if there is no memory for them, or if every sample has waited for a busy host.
     """
     try:
-        return _timed(parts, fused)
+        timing = _timed(parts, fused)
+        if timing.is_sure:
+            return timing.seconds
+        reason = "the host is too busy"
     except torch.OutOfMemoryError as error:
-        log.info("%s is not measured: %s", fused.part.expressed.program.name, error)
-        return None
+        reason = str(error)
+    log.info("%s is not measured: %s", fused.part.expressed.program.name, reason)
+    return None
 
 
-def _timed(parts: PartCompiler, fused: Fused) -> Seconds:
+def _timed(parts: PartCompiler, fused: Fused) -> Timing:
     device = device_of(fused.part.nodes)
     with _disable_current_modes(), torch.no_grad():
         given, sizes = _inputs(parts, fused, device)
@@ -107,7 +111,7 @@ def _timed(parts: PartCompiler, fused: Fused) -> Seconds:
             other, _ = _inputs(parts, fused, device)
             calls.append(launcher(fused.executable, other, sizes, device))
         turn = cycle(calls)
-        return measured(lambda: next(turn)(), device)
+        return timed(lambda: next(turn)(), device)
 
 
 def _inputs(

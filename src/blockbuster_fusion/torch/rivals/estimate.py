@@ -24,7 +24,7 @@ class Estimate:
     obstacle: str = ""
     """The reason why there are no kernels, if that is so."""
     is_kept: bool = False
-    """True if it is from the user's database, which tuning and trials fill: no time of a seed is."""
+    """True if it is from the user's database, not from a seed."""
 
 
 def library_entry(

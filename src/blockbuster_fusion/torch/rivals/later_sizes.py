@@ -25,7 +25,7 @@ from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
-from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.rivals.timing import launcher, timed
 from blockbuster_fusion.torch.rivals.weighing import MEASURED, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
@@ -108,25 +108,32 @@ class LaterSizes:
         key = (self.parts.key(part, target), sizes, str(choice.config), self.measures)
         if key not in self.parts.later:  # equal layers have equal times
             self.parts.later[key] = self._kernels(part, choice, sizes, length)
-        basis = "measured" if self.measures else "predicted"
-        return Later(sizes, library, *self.parts.later[key], basis)
+        found = self.parts.later[key]
+        basis = "measured" if self.measures and found[-1] == MEASURED else "predicted"
+        return Later(sizes, library, *found, basis)
 
     def _kernels(
         self, part: PartProgram, choice: Choice, sizes: Sizes, length: Length
     ) -> tuple[Seconds, str, float]:
         """The time of the kernels of a choice, their configuration, and the factor of its error."""
         nest, tiles = choice.scheduled()
-        if not self.measures:
+        spent = self._measured(part, choice, length) if self.measures else None
+        if spent is None:
             tiling = Tiling(Extents.of_sizes(sizes, "a later call"), tiles)
             seconds = predicted(nest, tiling, self.machine, choice.schedule)
             return seconds, str(choice.config), error_of(nest, self.machine)
+        is_cpu = self.machine.target == "cpu"
+        host = 0.0 if is_cpu else self.machine.launch * len(nest.launches)
+        return Seconds(spent, host), str(choice.config), MEASURED
+
+    def _measured(self, part: PartProgram, choice: Choice, length: Length) -> float | None:
+        """The seconds of a choice; None if every sample has waited for other programs."""
         device, threads = device_of(self.nodes), self.parts.threads
         with _disable_current_modes(), torch.no_grad():
             given, sizes = self.parts.examples(part, device, length)
             made = executable_of([choice], threads if device.type == "cpu" else None)
-            spent = measured(launcher(made, given, sizes, device), device).device
-        host = 0.0 if device.type == "cpu" else self.machine.launch * len(nest.launches)
-        return Seconds(spent, host), str(choice.config), MEASURED
+            timing = timed(launcher(made, given, sizes, device), device)
+        return timing.seconds.device if timing.is_sure else None
 
     # ---------------------------------------------------------------- crossings
 

@@ -41,7 +41,7 @@ OWN = ("aten", "prims", "mkldnn")
 """The packages of operators whose times are kept: the code of others may change."""
 OF_PROBABILITIES = ("binary_cross_entropy",)
 """Operators that a GPU refuses to run with numbers beyond 0 and 1: its error ends the process."""
-METHOD = 2
+METHOD = 3
 """The number of the way in which operators are measured; times that were kept count for theirs."""
 MOST_COPIES = 64
 """The number of inputs that calls take in turns, so that each comes from memory."""

@@ -235,10 +235,12 @@ class _Trial:
             with measuring(str(device)):
                 times = [[timed(run, device) for run in runs] for _ in range(ROUNDS)]
         for number, (choice, before) in enumerate(rivals):
-            own = sorted(row[number].seconds.device for row in times)
+            timings = [row[number] for row in times]
+            sure = [timing for timing in timings if timing.is_sure]
+            own = sorted(timing.seconds.device for timing in sure or timings)
             seconds, low, high = statistics.median(own), own[0], own[-1]
             record = replace(before, seconds=seconds, low=low, high=high, rounds=ROUNDS, made=now())
-            if any(row[number].is_sure for row in times):
+            if sure:
                 self.tuner.database.put(self.key, record)
             self.found[str(choice.config)] = choice, record
 

@@ -1,4 +1,4 @@
-"""Splits a sum of elements, and sums of powers of their distances from a center, at once.
+"""Splits a sum of elements together with sums of powers of their distances from a center.
 
 A norm sums its elements, and then the squares of their distances from the mean. Split one after the
 other, these are two kernels, as the second one needs the mean. But the sums about the mean c of a
@@ -6,11 +6,11 @@ share lead to those about any other center. For a share of n elements u with R =
 S = sum of (u - c)², and e = c + d:
 
     sum of (u + d) = R + n·e
-    sum of (u + d)² = S + 2·e·R + n·e²
+    sum of (u + d)² = S + e·(2·R + n·e)
 
-So one kernel gives n, c, R and S for each share. Its program reads its share again at once, from a
-cache. The squares are about a center that is near, so that nothing cancels (Chan, Golub and
-LeVeque, 1979). R is but the rounding error of c: it is left out where only squares are summed.
+So one kernel gives the sum, n, R and S for each share. Its program reads its share twice. The
+squares are about a center that is near, so that nothing cancels (Chan, Golub and LeVeque, 1979). R
+is the rounding error of c, and counts where the means of shares differ by far more than it.
 """
 
 import math
@@ -37,36 +37,34 @@ from blockbuster_fusion.nest.nest import (
     Tile,
 )
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
-from blockbuster_fusion.nest.passes.unroll_short_loops import MOST_BLOCKS
 from blockbuster_fusion.nest.rewrite import FreshNames, Renaming
-from blockbuster_fusion.nest.shares import Shares, without_results
+from blockbuster_fusion.nest.shares import Shares, combining, without_results
 
 SQUARE = arg(0) ** 2
-SQUARES = arg(1) * arg(0) * arg(0)
-"""n·e² as n·e·e, which is 0 for an empty share however large e is."""
 MEAN = arg(0) / call("maximum", arg(1), 1.0)
 """The mean of elements by their sum and number; 0 if there are none."""
 MOVED = {
-    (1, False): arg(1) * arg(0),
-    (1, True): arg(2) + arg(1) * arg(0),
-    (2, False): arg(2) + SQUARES,
-    (2, True): arg(3) + arg(0) * (2.0 * arg(2)) + SQUARES,
+    1: arg(2) + arg(1) * arg(0),
+    2: arg(3) + arg(0) * (2.0 * arg(2) + arg(1) * arg(0)),
 }
-"""The sum of a power about another center by e, n, R and S, with or without R."""
+"""The sum of a power about another center by e, n, R and S.
+
+No square of e is computed, which may be too large: an empty share adds nothing.
+"""
 
 
-def moments_split(
+def power_sums_split(
     kernel: Kernel, loops: Sequence[PowerSums], parts: int, name: str
 ) -> tuple[list[NestStep], Kernel]:
     """The kernel of the shares of some loops, which gets a name, and the one that combines them.
 
     The first loop sums elements, and the others powers of distances (analysis/power_sums.py).
     """
-    split = _MomentsSplit(kernel, loops, parts)
+    split = _Split(kernel, loops, parts)
     return [remove_dead_code(split.shared(name))], remove_dead_code(split.combined())
 
 
-class _MomentsSplit:
+class _Split:
     """The split of one kernel into two."""
 
     def __init__(self, kernel: Kernel, loops: Sequence[PowerSums], parts: int) -> None:
@@ -74,14 +72,9 @@ class _MomentsSplit:
         self.first, *self.others = loops
         (self.sum,) = self.first.sums
         self.total = self.sum.tile
-        self.has_residues = any(own.power == 1 for x in self.others for own in x.sums)
-        self.count, self.mean, self.squares, self.residues = (
-            self.names.like(self.total) for _ in range(4)
-        )
-        are_few = len(self.total.spans) > 1 and parts <= MOST_BLOCKS
-        self.shares = Shares.of(kernel, self.first.loop, parts, in_blocks=not are_few)
-        self.powers = (*((self.residues,) if self.has_residues else ()), self.squares)
-        stored = (self.mean, self.count, *self.powers)
+        self.count, self.residues, self.squares = (self.names.like(self.total) for _ in range(3))
+        self.shares = Shares.of(kernel, self.first.loop, parts)
+        stored = (self.total, self.count, self.residues, self.squares)
         self.buffers = {tile: self.shares.buffer(tile) for tile in stored}
 
     # ---------------------------------------------------------------- the shares
@@ -89,15 +82,17 @@ class _MomentsSplit:
     def shared(self, name: str) -> Kernel:
         """The kernel of the shares."""
         share, counted = self.shares.share, Tile(self.names.numbered("t"), (), self.total.dtype)
+        mean = self.names.like(self.total)
         body = (
             *without_results(self.kernel.body[: self.first.at]),
             Fill(counted, 0.0),
             self.summed(counted),
             Fill(self.count, 0.0),
             Compute(self.count, arg(0) + arg(1), (self.count, counted)),
-            Compute(self.mean, MEAN, (self.total, self.count)),
-            *(Fill(tile, 0.0) for tile in self.powers),
-            self.powers_summed(),
+            Compute(mean, MEAN, (self.total, self.count)),
+            Fill(self.residues, 0.0),
+            Fill(self.squares, 0.0),
+            self.powers_summed(mean),
             *(Store(self.shares.access(b, t, share.index), t) for t, b in self.buffers.items()),
         )
         return Kernel(name, (*self.kernel.grid, share.index), body)
@@ -121,25 +116,23 @@ class _MomentsSplit:
         body = (*loop.body, *counting)
         return replace(loop, body=body, share=self.shares.share, gathered=gathered)
 
-    def powers_summed(self) -> For:
+    def powers_summed(self, mean: Tile) -> For:
         """The loop that sums powers of the distances from the mean of a share."""
         loop, names = self.first.loop, self.names
         renaming = Renaming({}, {}, lambda _: names.numbered("t"))
         body = [*renaming.body(tuple(s for s in loop.body if self.makes_elements(s)))]
         element = renaming.tile(self.sum.folds[0].operand)
         distance, square = names.like(element), names.like(element)
-        body.append(Compute(distance, arg(0) - arg(1), (element, self.mean)))
+        body.append(Compute(distance, arg(0) - arg(1), (element, mean)))
         body.append(Compute(square, SQUARE, (distance,)))
         for total, term in ((self.residues, distance), (self.squares, square)):
-            if total not in self.powers:
-                continue
             operand = term
             for fold in self.sum.folds:
                 made = names.like(fold.tile)
                 body.append(Fold(made, operand, fold.span, ADD))
                 operand = made
             body.append(Compute(total, ADD.combine[0], (total, operand)))
-        gathered = tuple((ADD, (tile,)) for tile in self.powers)
+        gathered = ((ADD, (self.residues,)), (ADD, (self.squares,)))
         return replace(loop, body=tuple(body), share=self.shares.share, gathered=gathered)
 
     def makes_elements(self, statement: Statement) -> bool:
@@ -151,7 +144,9 @@ class _MomentsSplit:
 
     def combined(self) -> Kernel:
         """The kernel that combines the shares."""
-        made = {found.at: self.moved(found) for found in (self.first, *self.others)}
+        made = {found.at: self.moved(found) for found in self.others}
+        gathered = self.first.loop.gathered
+        made[self.first.at] = combining(self.shares, gathered, self.buffers, self.names)
         body: Body = tuple(made.get(at, s) for at, s in enumerate(self.kernel.body))
         return replace(self.kernel, body=body)
 
@@ -159,18 +154,18 @@ class _MomentsSplit:
         """The loop that moves the sums of each share to another center, and adds them up."""
         names, shares = self.names, self.shares
         blocks = {tile: shares.block(tile, names) for tile in self.buffers}
-        mean, *others = blocks.values()
+        total, *others = blocks.values()
         inner: list[Statement] = [
             Load(block, shares.access(self.buffers[tile], tile, shares.all))
             for tile, block in blocks.items()
         ]
+        mean = names.like(total)
+        inner.append(Compute(mean, MEAN, (total, blocks[self.count])))
         for own in found.sums:
-            distance = mean if own.is_plain else names.like(mean)
-            if not own.is_plain:
-                inner.append(Compute(distance, own.shifted, (mean, *own.operands)))
-            moved = names.like(mean)
-            operands = (distance, *others)[: 1 + own.power + self.has_residues]
-            inner.append(Compute(moved, MOVED[own.power, self.has_residues], operands))
+            distance, moved = names.like(mean), names.like(mean)
+            inner.append(Compute(distance, own.shifted, (mean, *own.operands)))
+            operands = (distance, *others)[: 2 + own.power]
+            inner.append(Compute(moved, MOVED[own.power], operands))
             coming: list[Tile] = [moved]
             if shares.span:
                 coming, folds = folded(ADD, coming, shares.span[0], names)
