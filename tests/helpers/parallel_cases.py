@@ -307,9 +307,34 @@ def layouts(mesh: DeviceMesh) -> Found:
     return {"several": errors, "own": own}
 
 
+def made_inside(mesh: DeviceMesh) -> Found:
+    """DTensors of which only one side of the call knows: results, and then inputs."""
+
+    def distributed_result(x: Tensor) -> Tensor:
+        return (DTensor.from_local(x, mesh, [Shard(0)]) * 2).relu().exp()
+
+    def local_result(x: DTensor) -> Tensor:
+        return (x.to_local() * 2).relu().exp()
+
+    def local(x: Tensor) -> Tensor:
+        return x.to_local() if isinstance(x, DTensor) else x
+
+    x = torch.rand(7, 9)
+    truth, own = (x.double() * 2).relu().exp(), error((x * 2).relu().exp(), (x.double() * 2).exp())
+    found: Found = {"own": own, "kinds": [], "errors": []}
+    for model, given in ((distributed_result, x), (local_result, distribute_tensor(x, mesh))):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="blockbuster", options={"library": "never"})
+        for _ in range(2):
+            made = compiled(given)
+            found["kinds"].append(type(made) is type(model(given)))
+            found["errors"].append(error(local(made), truth))
+    return found
+
+
 CASES = (
     *(layer, kernels_alone, unequal_choices, tuned, uneven_width, sharded_rows, three_heads),
-    *(any_rows, cached, explained, explained_in_pieces, in_flight, layouts),
+    *(any_rows, cached, explained, explained_in_pieces, in_flight, layouts, made_inside),
 )
 
 

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.torch import backend
@@ -90,6 +91,18 @@ def test_one_tensor_may_come_twice(verdicts: list[bool]) -> None:
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(made(x, x), plain(x, x))
+
+
+def test_tensors_of_tensors_have_the_wrapper(verdicts: list[bool]) -> None:
+    """Their wrapper gives the graph the tensors inside, of which there may be as many."""
+    pair, y = TwoTensor(numbers(4, 5), numbers(4, 5).exp()), numbers(4, 5).exp()
+    made = Watched(plain, library="never")
+    with torch.no_grad():
+        for found, wanted in zip(made(pair, y), plain(pair, y), strict=True):
+            assert type(found) is type(wanted)
+            for name in "ab" if type(wanted) is TwoTensor else ():
+                torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    assert verdicts == [False]
 
 
 def test_memory_is_shared_as_in_eager_mode() -> None:

@@ -43,12 +43,13 @@ LAYERS = (
 )
 SEVERAL = ("in_flight", "layouts", "any_rows", "cached")
 EXPLAINED = ("explained", "explained_in_pieces")
+ALONE = ("layer", "three_heads", "explained", "made_inside")
 
 
 @functools.cache
 def outputs(ranks: int) -> list[dict[str, Any]]:
     """The findings of each rank, by case."""
-    cases = (*LAYERS, *SEVERAL, *EXPLAINED) if ranks > 1 else ("layer", "three_heads", "explained")
+    cases = (*LAYERS, *SEVERAL, *EXPLAINED) if ranks > 1 else ALONE
     with tempfile.TemporaryDirectory() as folder:
         return run_ranks(SCRIPT, cases, ranks, Path(folder))
 
@@ -146,6 +147,12 @@ def test_a_mesh_of_one_rank(case: str) -> None:
     (found,) = outputs(1)
     assert max(found[case]["errors"]) <= 2 * found[case]["own"]
     assert found["explained"]["data"]["coverage"] > 0.5
+
+
+def test_distributed_tensors_of_one_side_of_a_call() -> None:
+    (found,) = outputs(1)
+    assert all(found["made_inside"]["kinds"])
+    assert max(found["made_inside"]["errors"]) <= 2 * found["made_inside"]["own"]
 
 
 def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._guards import TracingContext
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 OWN = (OutputType.non_alias, OutputType.unsafe_view_alias)
 """The kinds of results that share no memory with inputs or other results."""
@@ -52,9 +54,19 @@ def is_direct(
     if metadata.grad_enabled_mutation is not None:
         return False
     kinds = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
-    if not all(isinstance(x, int | PlainTensorMeta) for x in kinds):
+    if not all(isinstance(x, int | PlainTensorMeta) for x in kinds) or _wraps(module, examples):
         return False
     given = graph.graph.find_nodes(op="placeholder")
     results: Any = graph.graph.output_node().args[0]
     is_all = len(given) == len(examples) == len(metadata.input_info)
     return is_all and len(results) == len(metadata.output_info)
+
+
+def _wraps(module: GraphModule, examples: Sequence[Any]) -> bool:
+    """True if an input or a result of a captured module is a tensor of tensors, as a DTensor is.
+
+    AOTAutograd's facts are those of the tensors inside.
+    """
+    results = pytree.arg_tree_leaves(*module.graph.output_node().args)
+    made = (x.meta.get("example_value") for x in results if isinstance(x, Node))
+    return any(map(is_traceable_wrapper_subclass, (*examples, *made)))
