@@ -137,6 +137,7 @@ def test_a_part_that_is_weighed(
     monkeypatch.setattr(choose.Chooser, "at_least", lambda *_: Estimate(FAST, "at least"))
     monkeypatch.setattr(Floors, "of", lambda *_: FAST)
     monkeypatch.setattr(Estimates, "of", lambda *_: ours)
+    monkeypatch.setattr(choose.Chooser, "is_open", lambda *_: False)
     found = bb.explain(torch.exp, torch.randn(9, 24), options={"library": "auto"})
     check_entries(found, [reason])
 
