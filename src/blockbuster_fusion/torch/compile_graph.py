@@ -38,7 +38,8 @@ from blockbuster_fusion.torch.groups import (
     distinct_names,
     log_sources,
 )
-from blockbuster_fusion.torch.options import Options
+from blockbuster_fusion.torch.machines import as_current
+from blockbuster_fusion.torch.options import Options, device_of
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.planned.follow import Follower, division_of, fitting
 from blockbuster_fusion.torch.rivals.choose import Chooser
@@ -63,7 +64,13 @@ def compile_graph(
 
     If the faster one of a part changes with a size, the graph is compiled for ranges of it.
     """
-    options, weighing = options or Options(), weighing or Weighing()
+    with as_current(device_of(module.graph.nodes)):
+        return _compiled(module, static, options or Options(), weighing or Weighing())
+
+
+def _compiled(
+    module: GraphModule, static: Sequence[int], options: Options, weighing: Weighing
+) -> CompiledGraph:
     end = time.monotonic() + options.seconds
     constants = freeze(module, static) if options.freeze else None
     spare = _copied(module) if _has_symbols(module) else None

@@ -1,6 +1,7 @@
 """The machine that a model runs on."""
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -23,6 +24,12 @@ def machine_for(target: str, threads: int | None = None) -> Machine:
     if not torch.cuda.is_available():
         return known()[USUAL_GPU]
     return _gpu(gpu_name(), torch.cuda.current_device())
+
+
+def as_current(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a GPU the current one, for which kernels are chosen and on which they are timed."""
+    is_gpu = device.type == "cuda" and torch.cuda.is_available()
+    return torch.cuda.device(device) if is_gpu else nullcontext()
 
 
 def gpu_name() -> str:

@@ -27,7 +27,7 @@ from blockbuster_fusion.search_job import Forecast, SearchesAhead, SearchJob
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.called import called
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
-from blockbuster_fusion.torch.machines import machine_for
+from blockbuster_fusion.torch.machines import gpu_name, machine_for
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.part_inputs import example_inputs
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram
@@ -259,7 +259,8 @@ class PartChoices:
         sizes = (self.sizes(part), self.points(part))
         program = (part.expressed.program, part.expressed.reads_transposed)
         asked = (self.threads, self.options.early)
-        return (*program, storage, target, *sizes, *asked, self.planned_key(part))
+        gpu = (capability_of(target), gpu_name()) if target == "cuda" else ()
+        return (*program, storage, target, *gpu, *sizes, *asked, self.planned_key(part))
 
     def planned_key(self, part: PartProgram) -> Hashable:
         """The configurations that a plan has for a part; None if there is no plan."""

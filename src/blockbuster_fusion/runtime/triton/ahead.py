@@ -101,7 +101,7 @@ def compile_launches(launches: Sequence[FittingLaunch], device: torch.device) ->
     if device.type != "cuda":
         return
     start(device).result()
-    workers, number = shared_workers(), capability()
+    workers, number = shared_workers(), capability(device)
     if workers is not None and number is not None:
         jobs = [workers.job(_job(x, number).data()) for x in launches if x.is_new]
         for job in jobs:

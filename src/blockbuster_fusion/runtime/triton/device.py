@@ -11,11 +11,14 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def capability() -> int | None:
-    """The compute capability of the current GPU, 90 for sm_90; None where there is no GPU."""
+def capability(device: torch.device | None = None) -> int | None:
+    """The compute capability of a GPU, by default of the current one: 90 for sm_90.
+
+    None where there is no GPU.
+    """
     if not has_gpu():
         return None
-    major, minor = torch.cuda.get_device_capability()
+    major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
 

@@ -25,10 +25,11 @@ class TimedPlan(ModelPlan):
 
     def __call__(self, *given: Any) -> list[Any]:
         if not self.measured:
-            on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in given)
+            arrays = (x for x in given if isinstance(x, torch.Tensor))
+            gpu = next((x.device for x in arrays if x.is_cuda), None)
             for _ in range(RUNS):
                 values = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
-                self.run(values, self.length(values), _Clock(self.measured, waits=on_gpu))
+                self.run(values, self.length(values), _Clock(self.measured, gpu))
         return super().__call__(*given)
 
     def parts(self, parts: Sequence[T]) -> Iterator[tuple[T, float]]:
@@ -49,14 +50,14 @@ class TimedPlan(ModelPlan):
 class _Clock:
     """Measures the time between steps."""
 
-    def __init__(self, measured: dict[int, float], *, waits: bool) -> None:
-        """`waits` is True where a step has only been launched when its call returns."""
-        self.measured, self.place, self.waits = measured, 0, waits
+    def __init__(self, measured: dict[int, float], gpu: torch.device | None) -> None:
+        """On a GPU, a step has only been launched when its call returns."""
+        self.measured, self.place, self.gpu = measured, 0, gpu
         self.last = time.perf_counter()
 
     def note(self, bound: BoundStep, values: list[Any]) -> None:
-        if self.waits:
-            torch.cuda.synchronize()
+        if self.gpu is not None:
+            torch.cuda.synchronize(self.gpu)
         spent = time.perf_counter() - self.last
         self.measured[self.place] = min(spent, self.measured.get(self.place, spent))
         self.place += 1

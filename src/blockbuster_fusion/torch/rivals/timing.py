@@ -17,6 +17,7 @@ from blockbuster_fusion.runtime.executable import Executable, Sizes
 from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.machines import as_current
 
 SAMPLES = 5
 MOST_SAMPLES = 20
@@ -58,7 +59,7 @@ def measured(call: Callable[[], object], device: torch.device) -> Seconds:
 
 def timed(call: Callable[[], object], device: torch.device) -> Timing:
     """The time of a call, and if it is sure."""
-    with measuring(str(device)):
+    with measuring(str(device)), as_current(device):
         call()
         return _on_gpu(call) if device.type == "cuda" else _on_cpu(call)
 
