@@ -1,5 +1,6 @@
 """What a test of models leaves behind, or measures, does not change another one."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +21,11 @@ def _untimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture(autouse=True)
-def _static() -> Iterator[None]:
-    """Has Dynamo take sizes as static: in PyTorch 2.11, calls of several threads change that."""
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undoes what PyTorch 2.11 leaves: settings, if threads call at once; a hook of failed exports.
+
+    Sizes became dynamic by the one, and graphs broke where a buffer is written by the other.
+    """
+    monkeypatch.setattr(torch.nn.modules.module, "_global_buffer_registration_hooks", OrderedDict())
     with torch._dynamo.config.patch(assume_static_by_default=True):
         yield
