@@ -14,9 +14,9 @@ from fuzz.harness import fuzz
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "1000"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_of_each_kind(kind: str) -> None:
-    failure = Faults().run(Case(kind, 5))
+@pytest.mark.parametrize(("kind", "seed"), [*((kind, 5) for kind in KINDS), ("files", 15)])
+def test_a_fault_of_each_kind(kind: str, seed: int) -> None:
+    failure = Faults().run(Case(kind, seed))
     assert failure is None, failure.detail
 
 

@@ -108,7 +108,7 @@ def early_assembly() -> Iterator[dict[str, object]]:
         choice = case.choice()
         yield from compiled(name, *choice.scheduled(), choice.schedule.launch)
     rng = random.Random(0)
-    for name, case in random_cases(part(60)):
+    for name, case in random_cases(part(60, of=10)):
         if case.is_fixed:
             nest = case.nest(rng.choice((DType.bfloat16, DType.float32)))
             nest = join_grids(nest) if rng.random() < 0.5 else nest

@@ -22,7 +22,7 @@ from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
-from helpers.effort import part
+from helpers.effort import FULL, part
 
 Function = Callable[..., Any]
 Body = tuple[Function, tuple[str, ...]]
@@ -170,6 +170,8 @@ LARGE = {
     "prefill": Together(("product",) * 3, sizes=WIDTHS | {"M": 2048}),
 }
 """The projections of queries, keys and values of a model with a billion weights."""
+COMPILED = (*LARGE,) if FULL else ("decode 16",)
+"""Those that are compiled: each takes seconds."""
 
 
 def together_resources() -> Iterator[dict[str, object]]:
@@ -177,7 +179,8 @@ def together_resources() -> Iterator[dict[str, object]]:
     from blockbuster_fusion.printers.triton.kernel import print_triton
     from blockbuster_fusion.runtime.triton.resources import compile_for
 
-    for name, case in LARGE.items():
+    for name in COMPILED:
+        case = LARGE[name]
         program, sizes = case.program(), case.lengths()
         request = Request(program, target="cuda", sizes=sizes, dtype="bfloat16", capability=90)
         best = improved(choose(request), (), known()["h200"])[0]

@@ -21,7 +21,7 @@ from helpers.padded_products import PADDED
 from helpers.shared_kernels import CAPABILITY, FUNCTIONS
 from helpers.summed_products import SUMMED
 from helpers.sunk_gates import GATES
-from helpers.together import LARGE as LARGE_TOGETHER
+from helpers.together import COMPILED as COMPILED_TOGETHER
 from helpers.together import TOGETHER
 from helpers.triton_cases import (
     DIVIDED,
@@ -370,7 +370,7 @@ def test_kernels_of_one_launch_give_what_they_give_apart() -> None:
 def test_kernels_of_one_launch_need_no_more_than_the_largest() -> None:
     """The bodies of a launch share registers and shared memory."""
     rows = {row["case"]: row for row in found("compile_together")}
-    assert set(rows) == set(LARGE_TOGETHER)
+    assert set(rows) == {*COMPILED_TOGETHER}
     for row in rows.values():
         print(row["case"], row["together"], row["apart"])
         assert row["launches"] == 1

@@ -1,5 +1,7 @@
 """Cores and caches, from trees as systems of many kinds have them."""
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -114,6 +116,22 @@ def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
     assert (len(found.cores), found.cpus) == (4, 4)
     assert [cache.name for cache in found.caches] == ["L1", "L2", "L3"]
     assert [cache.shared for cache in found.caches] == [False, False, True]
+
+
+def test_folders_that_cannot_be_listed_tell_nothing(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that had no descriptor left could not compile a kernel that was there already."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    tree.core(0, 1)
+    tree.cache(0, 1, "32K", 0, kind="Data")
+    monkeypatch.setattr(os, "scandir", refused)
+    found = topology(tree.folder, [0, 1])
+    assert found.cores == (frozenset({0, 1}),)
+    assert [cache.name for cache in found.caches] == ["L1", "L2", "L3"]
 
 
 @pytest.mark.parametrize("text", ["", "many", "1-", "-"])

@@ -88,7 +88,7 @@ def _caches(folder: Path, cores: tuple[frozenset[int], ...]) -> tuple[Cache, ...
     """The data caches of some cores, level by level."""
     levels: dict[int, dict[frozenset[int], int]] = {}
     for cpu in sorted(cpu for core in cores for cpu in core):
-        for place in (folder / f"cpu{cpu}" / "cache").glob("index*"):
+        for place in _places(folder / f"cpu{cpu}" / "cache"):
             try:
                 if (place / "type").read_text().strip() not in ("Data", "Unified"):
                     continue
@@ -100,6 +100,14 @@ def _caches(folder: Path, cores: tuple[frozenset[int], ...]) -> tuple[Cache, ...
             if size > 0:
                 levels.setdefault(level, {})[users] = size
     return tuple(_cache(level, levels[level], cores) for level in sorted(levels))
+
+
+def _places(folder: Path) -> list[Path]:
+    """The folders of the caches of a CPU; none if no more files may be open."""
+    try:
+        return [*folder.glob("index*")]
+    except OSError:
+        return []
 
 
 def _cache(
