@@ -6,6 +6,7 @@ for, and a launch with other numbers fails. It needs TRITON_INTERPRET=1.
 """
 
 import ctypes
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -192,7 +193,7 @@ def installed() -> Iterator[StandIn]:
             (kernel_buffers, "library_on", _library_on),
             (compile_parts, "_COMPILED", RecentlyUsed(256)),
             (compile_parts.PartCompiler, "try_out", lambda *_: None),
-            (compile_graph, "checked", lambda *_: Checked(0.0, 0.0)),
+            (compile_graph, "checked", lambda *_: Checked(0.0, 0.0, math.inf)),
             (sized, "AddressedArray", array_at),
             (launch.BoundLaunch, "__call__", run),
             (gpu_tape.GpuTape, "meet", met),

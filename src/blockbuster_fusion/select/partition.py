@@ -217,7 +217,9 @@ class Partitioner:
     @property
     def spent(self) -> str:
         """The limit of the candidates that are priced."""
-        return f"the search works out the times of {self.caps.priced} candidates at most"
+        told = f"the search works out the times of {self.caps.priced} candidates at most"
+        goes_on = self.is_light is not None and self.caps.light
+        return f"{told}, and of {self.caps.light} without products" if goes_on else told
 
     def price_light(self, search: "_Search", sure: Callable[[Window, int], Seconds]) -> None:
         """Goes on with some candidates that take little time to price.

@@ -46,7 +46,7 @@ from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.corrections import MOST, Checked, checked
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
 from blockbuster_fusion.torch.rivals.estimate import Estimate
-from blockbuster_fusion.torch.rivals.weighing import Weighing
+from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
 from blockbuster_fusion.torch.slices import move_slices
 
 FEW_OPERATORS = 24
@@ -150,8 +150,14 @@ class _WeighedGraph:
     @cached_property
     def checked(self) -> Checked:
         """Its time, with the kernels of a GPU as measured now; their times are noted."""
-        none = Checked(math.inf, 0.0)
+        none = Checked(math.inf, 0.0, math.inf)
         return none if self.chooser is None else checked(self.chooser, self.groups)
+
+    @property
+    def is_slower(self) -> bool:
+        """True if PyTorch would take less time for all of it, by what was measured."""
+        is_free = self.chooser is not None and self.chooser.may_leave_all and self.parts.pays
+        return is_free and self.checked.captured < self.checked.seconds
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -199,23 +205,25 @@ def _corrected(
 
     So kernels may be tried that win by less than the error of predictions; with products, in graphs
     of few operators alone, as those take long to compile. The last selection tries nothing more.
-    The graph of least time is taken, by what was measured.
+    The graph of least time is taken, by what was measured; PyTorch runs all if that takes less.
     """
     is_chosen = options.library != "never" and options.plan is None and not weighing.measures
     is_gpu = options.target_of(module.graph.nodes) == "cuda"
     is_small = sum(n.op == "call_function" for n in module.graph.nodes) <= FEW_OPERATORS
+    if not (is_chosen and is_gpu):
+        return _WeighedGraph(module, static, options, weighing, constants)
+
+    def weighed(terms: Weighing) -> _WeighedGraph:
+        return _WeighedGraph(_copied(module), static, options, terms, constants)
+
     trying = replace(weighing, tries=True, tries_products=is_small)
-    rounds, tried = MOST if is_small else 1, list[_WeighedGraph]()
-    for _ in range(rounds if is_chosen and is_gpu else 0):
-        tried.append(_WeighedGraph(_copied(module), static, options, trying, constants))
+    tried = list[_WeighedGraph]()
+    for terms in (*[trying] * (MOST if is_small else 1), weighing):
+        tried.append(weighed(terms))
         if not tried[-1].checked.is_mispredicted:
             break
-    else:
-        last = _WeighedGraph(module, static, options, weighing, constants)
-        if not tried:
-            return last
-        tried.append(last)
-    return min(reversed(tried), key=lambda graph: graph.checked.seconds)
+    best = min(reversed(tried), key=lambda graph: graph.checked.seconds)
+    return weighed(replace(weighing, given_up=ALL)) if best.is_slower else best
 
 
 def _ranged(several: Sequence[_WeighedGraph], division: Division) -> CompiledGraph:

@@ -80,8 +80,11 @@ class Chooser(PartWeigher):
         self.has_looked = False
         """True if parts were looked at that predictions rule out."""
         self.certificate: Certificate | None = None
-        self.kinds: dict[str, str] = {}
-        """The kinds of parts, by their keys."""
+        self.kinds: dict[str, tuple[str, object]] = {}
+        """The kinds of parts and the keys of their estimates, by the keys of parts."""
+        self.weighed_as: dict[tuple[Node, ...], object] = {}
+        """The keys of the estimates with which kernels won parts: they may read other arrays now,
+        as PyTorch's operators make what a part would have computed anew."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
@@ -139,11 +142,12 @@ class Chooser(PartWeigher):
 
     def selection(self, units: Units, *fusers: Fuser, most: int | None = None) -> Selection:
         """A selection that prices at most some candidates: by default, as the options say."""
+        usual = Caps(priced=self.parts.options.candidates)
         return Selection(
             units,
             fusers,
             self.total,
-            Caps(priced=self.parts.options.candidates if most is None else most),
+            usual if most is None else Caps(priced=most, light=0),
             constraints=self.parts.options.wishes.constraints(units),
         )
 
@@ -211,7 +215,7 @@ class Chooser(PartWeigher):
                     continue
                 choice = self.lost.get(tuple(own)) or self.entry(own, ())
                 if offer.fuser == KERNELS:
-                    self.win(own, choice, offer.seconds, self.estimates.kind(own))
+                    self.win(own, choice, offer.seconds, *self.kind_of(own))
                     taken.append(own)
                 else:
                     found |= dict.fromkeys((*self.recomputed(own, ()), *own), choice)
@@ -330,7 +334,9 @@ class Chooser(PartWeigher):
                     nodes=tuple(n.name for n in whole),
                 )
             if is_ours:
-                self.win(nodes, choice, offer.seconds, self.kind(key, nodes))
+                if key not in self.kinds:
+                    self.kinds[key] = self.kind_of(nodes)
+                self.win(nodes, choice, offer.seconds, *self.kinds[key])
                 taken.append(nodes)
                 continue
             inside = {n for x in composites for n in x.absorbed()}
@@ -343,17 +349,21 @@ class Chooser(PartWeigher):
         """Those of some cheap nodes that each reader makes, PyTorch's operators too."""
         return [n for n in nodes if self.parts.analysis.kind(n) is Kind.GENERATOR]
 
-    def kind(self, key: str, nodes: Sequence[Node]) -> str:
-        """The kind of a part with some key."""
-        if key not in self.kinds:
-            self.kinds[key] = self.estimates.kind(nodes)
-        return self.kinds[key]
+    def kind_of(self, nodes: Sequence[Node]) -> tuple[str, object]:
+        """The kind of a part, and the key of its estimate."""
+        return self.estimates.kind(nodes), self.estimates.key(nodes)
 
     def win(
-        self, nodes: Sequence[Node], choice: LibraryChoice, seconds: Seconds, kind: str
+        self,
+        nodes: Sequence[Node],
+        choice: LibraryChoice,
+        seconds: Seconds,
+        kind: str,
+        weighed_as: object,
     ) -> None:
         """Notes a part that kernels run, with what they win."""
         self.won.append((nodes, choice))
+        self.weighed_as[(*nodes,)] = weighed_as
         self.gain += self.total(choice.library) - self.total(seconds)
         gain = self.total(choice.library) - self.total(choice.kernels)
         self.gains[kind] = self.gains.get(kind, 0.0) + gain
@@ -365,12 +375,20 @@ class Chooser(PartWeigher):
         """
         if self.machine.target == "cpu" or math.isinf(self.gain):
             return self.gain + self.recognised >= call_cost
-        rest = {id(x): x.library for x in self.parts.libraries.values()}
-        captured = ours = sum(rest.values(), Seconds(0.0))
-        for _, choice in self.won:
-            captured, ours = captured + choice.library, ours + choice.kernels
-        ours += Seconds(0.0, call_cost)
-        return ours.total() < captured.total() + self.recognised
+        ours = sum((x.kernels for _, x in self.won), self.left) + Seconds(0.0, call_cost)
+        return ours.total() < self.captured.total() + self.recognised
+
+    @property
+    def left(self) -> Seconds:
+        """The time of the operators that PyTorch runs."""
+        alive = {*self.parts.analysis.module.graph.nodes}
+        found = {id(x): x.library for n, x in self.parts.libraries.items() if n in alive}
+        return sum(found.values(), Seconds(0.0))
+
+    @property
+    def captured(self) -> Seconds:
+        """The time of all operators if PyTorch ran them, but for what it recognises."""
+        return sum((x.library for _, x in self.won), self.left)
 
     # ---------------------------------------------------------------- moves
 
@@ -413,6 +431,7 @@ class Chooser(PartWeigher):
         self.parts.take([])
         for nodes, choice in self.won:
             self.parts.leave(dict.fromkeys(nodes, replace(choice, reason=reason)))
+        self.won = []
         self.leave_rest(reason)
 
     def leave_rest(self, reason: str = "") -> None:

@@ -3,7 +3,8 @@
 A selection takes what is predicted to be fast, so it finds the predictions that are wrong. Kernels
 of a GPU are compiled before the first call anyway. Each is run a few times then, and its time is
 kept. If some are slower than they counted for, the parts are selected again. Another selection may
-be wrong as well, so the fastest one by what was measured is taken.
+be wrong as well, so the fastest one by what was measured is taken; and if PyTorch is faster than
+all of them, it runs the graph.
 """
 
 import math
@@ -23,6 +24,7 @@ from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.choose import Chooser
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.timing import Timing, launcher, randomised, timed
 from blockbuster_fusion.torch.rivals.weighing import MEASURED
 
@@ -41,6 +43,8 @@ class Checked:
     seconds: float
     excess: float
     """The seconds of the device by which kernels are slower than they counted for."""
+    captured: float
+    """The seconds of the graph if PyTorch ran all of it."""
 
     @property
     def is_mispredicted(self) -> bool:
@@ -51,31 +55,57 @@ class Checked:
 def checked(chooser: Chooser, groups: Iterable[Group]) -> Checked:
     """Measures the chosen kernels of a graph, and notes their times.
 
-    Kernels that cannot be measured count as predicted.
+    Kernels that cannot be measured count as predicted, with the error of predictions.
     """
     equal: dict[int, list[Fused]] = {}
     for fused in (g for g in groups if isinstance(g, Fused)):
         equal.setdefault(id(fused.executable), []).append(fused)
-    parts, excess = chooser.parts, 0.0
-    libraries = {id(x): x.library for x in parts.libraries.values()}
-    call = chooser.weighing.call_cost(chooser.machine.target) if parts.pays else 0.0
-    whole = sum(libraries.values(), Seconds(0.0, call))
+    call = chooser.weighing.call_cost(chooser.machine.target) if chooser.parts.pays else 0.0
+    whole, excess = chooser.left + Seconds(0.0, call), 0.0
     for alike in equal.values():
-        nodes = alike[0].part.nodes
-        known = chooser.estimates.of(nodes)
-        spent = known.seconds
-        found = _measured(parts, alike[0]) if known.basis == "predicted" else None
-        if found is not None:
-            spent = Seconds(found.device, spent.host)
-            told = (alike[0].part.expressed.program.name, spent.device, known.seconds.device)
-            log.info("%s: measured %.3g s, predicted %.3g s", *told)
-            power = chooser.weighing.attitude[has_product(parts, nodes)]
-            counted = known.seconds.device * math.pow(known.error, power)
-            excess += len(alike) * max(0.0, spent.device - counted)
-            made = replace(known, seconds=spent, basis="measured", error=MEASURED)
-            chooser.estimates.note(nodes, made)
+        made = _estimate(chooser, alike[0])
+        spent = made.seconds
+        if made.basis == "predicted":
+            spent = replace(spent, device=spent.device * made.error)
+        else:
+            excess += sum(max(0.0, spent.device - _counted(chooser, x)) for x in alike)
+            for fused in alike:
+                _note(chooser, fused, made)
         whole += spent * len(alike)
-    return Checked(chooser.total(whole), excess)
+    captured = chooser.total(chooser.captured) + chooser.recognised
+    return Checked(chooser.total(whole), excess, captured)
+
+
+def _estimate(chooser: Chooser, fused: Fused) -> Estimate:
+    """The time of a part's kernels, which are measured unless they were before."""
+    known = chooser.estimates.of(fused.part.nodes)
+    found = _measured(chooser.parts, fused) if known.basis == "predicted" else None
+    if found is None:
+        return known
+    told = (fused.part.expressed.program.name, found.device, known.seconds.device)
+    log.info("%s: measured %.3g s, predicted %.3g s", *told)
+    spent = Seconds(found.device, known.seconds.host)
+    return replace(known, seconds=spent, basis="measured", error=MEASURED)
+
+
+def _counted(chooser: Chooser, fused: Fused) -> float:
+    """The seconds of the device for which a part's kernels counted when they won."""
+    nodes, known = fused.part.nodes, chooser.estimates.known
+    made = known.get(chooser.weighed_as.get(nodes)) or chooser.estimates.of(nodes)
+    if made.basis != "predicted":
+        return made.seconds.device
+    power = chooser.weighing.attitude[has_product(chooser.parts, nodes)]
+    return made.seconds.device * math.pow(made.error, power)
+
+
+def _note(chooser: Chooser, fused: Fused, made: Estimate) -> None:
+    """Keeps the measured time of a part's kernels: for the part as it is, and as it won."""
+    nodes, estimates = fused.part.nodes, chooser.estimates
+    before = estimates.known.get(chooser.weighed_as.get(nodes))
+    if before is not None:
+        known = replace(before, seconds=made.seconds, basis=made.basis, error=made.error)
+        estimates.known[chooser.weighed_as[nodes]] = known
+    estimates.note(nodes, made)
 
 
 def has_product(parts: PartCompiler, nodes: Iterable[Node]) -> bool:

@@ -36,7 +36,7 @@ class Estimates:
 
     def of(self, nodes: Sequence[Node]) -> Estimate:
         """The time of the kernels of a part: measured before, or predicted."""
-        key = self._key(nodes)
+        key = self.key(nodes)
         if key not in self.known:
             part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
             made = self.parts.forecast(part, target)
@@ -56,7 +56,7 @@ class Estimates:
 
     def noted(self, nodes: Sequence[Node]) -> Estimate | None:
         """The time of the kernels of a part, if it was asked for before."""
-        return self.known.get(self._key(nodes))
+        return self.known.get(self.key(nodes))
 
     def timed(self, nodes: Sequence[Node]) -> Estimate:
         """The measured time of the best configuration of a part, which becomes its choice."""
@@ -66,12 +66,12 @@ class Estimates:
         else:
             self.parts.prefer(nodes, found[0])
             made = self.measured(*found)
-        self.known[self._key(nodes)] = made
+        self.known[self.key(nodes)] = made
         return made
 
     def note(self, nodes: Sequence[Node], made: Estimate) -> None:
         """Keeps the measured time of a part."""
-        self.known[self._key(nodes)] = made
+        self.known[self.key(nodes)] = made
 
     def looked_for(self, nodes: Sequence[Node], least: Estimate) -> Estimate:
         """The time of the best kernels of a part that has lost; of one without any, the reason."""
@@ -97,7 +97,8 @@ class Estimates:
         own = Seconds(record.seconds, 0.0 if self.machine.target == "cpu" else host)
         return Estimate(own, "measured", str(choice.config), MEASURED)
 
-    def _key(self, nodes: Sequence[Node]) -> object:
+    def key(self, nodes: Sequence[Node]) -> object:
+        """All that the time of a part depends on, as it is now."""
         part = self.parts.program(nodes)
         return (self.parts.key(part, self.parts.options.target_of(nodes)), self._sizes(part))
 
