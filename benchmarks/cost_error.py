@@ -26,7 +26,7 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.schedule.cost import has_products, predicted
 from blockbuster_fusion.torch.machines import machine_for
-from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.rivals import timing
 
 o = bb.ops
 
@@ -100,15 +100,16 @@ def timed(case: Case, sizes: dict[str, int], device: str, threads: int) -> dict[
     shapes = [[sizes[axis] for axis in spec.split()] for spec in case.specs]
     inputs = [torch.randn(shape, dtype=dtype, device=device) for shape in shapes]
     place = torch.device(device)
-    ours = measured(launcher(executable, inputs, (), place), place)
-    library = measured(lambda: case.rival(*inputs), place)
+    ours = timing.timed(timing.launcher(executable, inputs, (), place), place)
+    library = timing.timed(lambda: case.rival(*inputs), place)
     row = {
         "case": case.name,
         "sizes": sizes,
         "products": has_products(nest),
         "predicted": guess.device * 1e6,
-        "measured": ours.device * 1e6,
-        "library": library.device * 1e6,
+        "measured": ours.seconds.device * 1e6,
+        "library": library.seconds.device * 1e6,
+        "is_sure": ours.is_sure and library.is_sure,
         "tiles": {dim.label: tile for dim, tile in tiles.items()},
         "grid": choice.schedule.grid,
         "split": dict(choice.schedule.split),
@@ -120,8 +121,12 @@ def timed(case: Case, sizes: dict[str, int], device: str, threads: int) -> dict[
 
 
 def report(name: str, rows: list[dict[str, Any]]) -> None:
-    """Prints how far measured times are from the predicted ones."""
+    """Prints how far measured times are from the predicted ones, where these are sure."""
+    rows = [row for row in rows if row["is_sure"]]
     errors = sorted(math.log(row["measured"] / row["predicted"]) for row in rows)
+    if not errors:
+        print(f"{name}: the host is too busy to measure")
+        return
     last = len(errors) - 1
     low, middle, high = (math.exp(errors[int(part * last)]) for part in (0.1, 0.5, 0.9))
     found = f"measured / predicted {middle:.2f} ({low:.2f} to {high:.2f})"

@@ -42,7 +42,7 @@ from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.count_work import work_of
 from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.torch.machines import machine_for
-from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.rivals import timing
 
 TOP = 10
 NEAR = 1.1
@@ -166,24 +166,25 @@ class Ranking:
         nest, tiles = choice.scheduled()
         guess = predicted(nest, Tiling(Extents(), tiles), self.machine, choice.schedule)
         start = time.perf_counter()
-        run = launcher(
-            executable_of([choice], 1 if self.device == "cpu" else None), inputs, (), place
-        )
+        executable = executable_of([choice], 1 if self.device == "cpu" else None)
+        run = timing.launcher(executable, inputs, (), place)
         run()
         seconds = time.perf_counter() - start
         with _ALONE:
-            found = measured(run, place)
+            found = timing.timed(run, place)
+        if not found.is_sure:
+            raise RuntimeError("the host is too busy")
         config = choice.config.data()
         config["tiles"] = {dim.label: tile for dim, tile in tiles.items()}
-        times = {"predicted": guess.device * 1e6, "measured": found.device * 1e6}
+        times = {"predicted": guess.device * 1e6, "measured": found.seconds.device * 1e6}
         return {"config": config, **times, "seconds": seconds}
 
     def rival(self) -> float:
         """The time of PyTorch's operators, in microseconds."""
         inputs = self.inputs()
         with _ALONE:
-            found = measured(lambda: self.case.rival(*inputs), torch.device(self.device))
-        return found.device * 1e6
+            found = timing.timed(lambda: self.case.rival(*inputs), torch.device(self.device))
+        return found.seconds.device * 1e6
 
 
 _ALONE: Any = contextlib.nullcontext()

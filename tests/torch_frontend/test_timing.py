@@ -54,7 +54,7 @@ def test_a_long_call_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(0, seconds=2 * timing.LONG)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(timing.time, "process_time", lambda: clock.running)
-    assert timing.measured(clock.call, CPU).total() == pytest.approx(clock.seconds)
+    assert timing.timed(clock.call, CPU).seconds.total() == pytest.approx(clock.seconds)
     assert clock.calls == 2
 
 
@@ -63,7 +63,7 @@ def test_a_process_waits_for_some_seconds_in_all(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(timing.time, "process_time", lambda: clock.running)
     for _ in range(20):
-        timing.measured(clock.call, CPU)
+        timing.timed(clock.call, CPU)
     least = 20 * clock.waited * (timing.SAMPLES + 4)
     assert clock.now < least + timing.ALL_PATIENCE + timing.PATIENCE
 

@@ -52,11 +52,6 @@ class Timing:
     """False if every sample has waited for other programs: then the time is not worth keeping."""
 
 
-def measured(call: Callable[[], object], device: torch.device) -> Seconds:
-    """The time of a call."""
-    return timed(call, device).seconds
-
-
 def timed(call: Callable[[], object], device: torch.device) -> Timing:
     """The time of a call, and if it is sure."""
     with measuring(str(device)), as_current(device):
