@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch.fx import Node
@@ -76,6 +77,11 @@ class PartChoices:
         self.planned: dict[tuple[Node, ...], Kernels] = {}
         """The kernels that a plan has, by part."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
+
+    @cached_property
+    def gpu(self) -> tuple[int | None, str]:
+        """The compute capability of the GPU that the graph is compiled on, and its name."""
+        return capability_of("cuda"), gpu_name()
 
     @property
     def threads(self) -> int:
@@ -197,7 +203,7 @@ class PartChoices:
             part.expressed.program,
             target=target,
             dtype=part.storage,
-            capability=capability_of(target),
+            capability=self.gpu[0] if target == "cuda" else None,
         )
 
     def points(self, part: PartProgram) -> tuple[Points, ...]:
@@ -259,7 +265,7 @@ class PartChoices:
         sizes = (self.sizes(part), self.points(part))
         program = (part.expressed.program, part.expressed.reads_transposed)
         asked = (self.threads, self.options.early)
-        gpu = (capability_of(target), gpu_name()) if target == "cuda" else ()
+        gpu = self.gpu if target == "cuda" else ()
         return (*program, storage, target, *gpu, *sizes, *asked, self.planned_key(part))
 
     def planned_key(self, part: PartProgram) -> Hashable:

@@ -8,8 +8,9 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.groups import distinct_names
+from blockbuster_fusion.torch.machines import as_current
 from blockbuster_fusion.torch.observer import observed
-from blockbuster_fusion.torch.options import Options
+from blockbuster_fusion.torch.options import Options, device_of
 from blockbuster_fusion.torch.planned.steps import PlannedGraph
 from blockbuster_fusion.torch.planned.stored import stored_arrays
 from blockbuster_fusion.version import __version__
@@ -43,15 +44,17 @@ def plan_of(
     ranged = [own for graph in graphs for own in graph.ranged]
     names = distinct_names(f for graph in ranged for f in graph.fused)
     planned = {id(graph): PlannedGraph(graph, names, options, seconds) for graph in ranged}
+    nodes = [n for x in planned.values() for n in x.analysis.module.graph.nodes]
     targets = [x.target for x in planned.values()]
-    machines = [x.machine.name for x in planned.values() if x.machine is not None]
-    return Plan(
-        __version__,
-        targets[0] if targets else "cpu",
-        machines[0] if machines else "none",
-        tuple(_graph_plan(graph, planned) for graph in graphs),
-        graph_breaks,
-    )
+    with as_current(device_of(nodes)):
+        machines = [x.machine.name for x in planned.values() if x.machine is not None]
+        return Plan(
+            __version__,
+            targets[0] if targets else "cpu",
+            machines[0] if machines else "none",
+            tuple(_graph_plan(graph, planned) for graph in graphs),
+            graph_breaks,
+        )
 
 
 def _graph_plan(graph: CompiledGraph, planned: Mapping[int, PlannedGraph]) -> GraphPlan:
