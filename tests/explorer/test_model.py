@@ -13,7 +13,7 @@ from blockbuster_fusion.explorer.plan_data import plan_data
 from blockbuster_fusion.plans.plan import SizePlan, Step
 from blockbuster_fusion.report.collect import report_of
 from blockbuster_fusion.report.report import Note
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 from helpers.chromium import Browser
 from helpers.explored import FRAGMENT, HOSTILE
 from helpers.plans import kernel_step, layered, library_step, misc_step, plan_of, stored

@@ -19,7 +19,7 @@ from blockbuster_fusion.plans.operator_graph import OperatorGraph
 from blockbuster_fusion.plans.plan import GraphPlan, Plan
 from blockbuster_fusion.plans.programs import plan_program, planned_config
 from blockbuster_fusion.plans.text import why_text
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 from helpers.machines import FOUR_CORES
 
 SIZES = {"M": 96, "K": 80, "N": 72}

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 from blockbuster_fusion.plans.plan import RunnerUp
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 from blockbuster_fusion.torch.planned.stored import (
     LEAST,
     NEEDLESS,

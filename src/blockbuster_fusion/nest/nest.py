@@ -349,7 +349,7 @@ Body = tuple[Statement, ...]
 # --------------------------------------------------------------------- kernels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # without slots: what is derived of it is kept
 class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
 

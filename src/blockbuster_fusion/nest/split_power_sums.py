@@ -60,11 +60,11 @@ def power_sums_split(
 
     The first loop sums elements, and the others powers of distances (analysis/power_sums.py).
     """
-    split = _Split(kernel, loops, parts)
+    split = _SumsSplit(kernel, loops, parts)
     return [remove_dead_code(split.shared(name))], remove_dead_code(split.combined())
 
 
-class _Split:
+class _SumsSplit:
     """The split of one kernel into two."""
 
     def __init__(self, kernel: Kernel, loops: Sequence[PowerSums], parts: int) -> None:

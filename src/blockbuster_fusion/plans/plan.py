@@ -15,7 +15,7 @@ from blockbuster_fusion.plans.records import from_data, to_data, to_text
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.schedule.config import Config
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 
 FORMAT = 1
 """The version of the format of files."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from blockbuster_fusion.plans.amounts import counted, duration, timed
 from blockbuster_fusion.plans.plan import RunnerUp, Step
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 
 Cells = tuple[str, ...]
 LONGEST_NAME = 44

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
+from blockbuster_fusion.select.certificate import SLACK, Certificate
 from blockbuster_fusion.select.ideals import (
     Caps,
     Ideals,
@@ -37,37 +38,12 @@ from blockbuster_fusion.select.ideals import (
 )
 from blockbuster_fusion.select.order import members
 
-SLACK = 1e-12
-"""The relative difference below which two sums are equal: they may be added in another order."""
 HALVINGS = 12
 """The weights of device and host that are tried, each between two others."""
 BEYOND = "candidates that need units beyond the border of their window"
 """A limit of the search."""
 NEVER = Seconds(math.inf, math.inf)
 """The cost of a part that nothing can run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """The cost of a partition, and what is known of it."""
-
-    value: float
-    """The seconds of the partition."""
-    bound: float
-    """Seconds that no partition into candidates is below."""
-    ideals: int
-    """The ideals that were visited, in all rounds."""
-    candidates: int
-    priced: int
-    """The candidates whose cost was asked for."""
-    rounds: int
-    caps: tuple[str, ...] = ()
-    """The limits that were reached."""
-
-    @property
-    def proven(self) -> bool:
-        """True if no partition into candidates is cheaper."""
-        return not self.caps and self.value <= self.bound * (1 + SLACK)
 
 
 @dataclass(frozen=True)

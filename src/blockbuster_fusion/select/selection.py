@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from blockbuster_fusion.errors import BadConstraint, NoKernel
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Limits, Window, windows
+from blockbuster_fusion.select.certificate import Certificate
 from blockbuster_fusion.select.constraints import Constraints
 from blockbuster_fusion.select.fusers import Fuser, Offer
 from blockbuster_fusion.select.ideals import Caps
 from blockbuster_fusion.select.operators import Kind
-from blockbuster_fusion.select.partition import NEVER, Certificate, Partitioner
+from blockbuster_fusion.select.partition import NEVER, Partitioner
 from blockbuster_fusion.select.units import Units
 
 

@@ -15,7 +15,7 @@ from blockbuster_fusion.errors import BadConstraint
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
 from blockbuster_fusion.plans.plan import GraphPlan
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
 from blockbuster_fusion.torch.capture.operator_graph import operator_graph

@@ -9,7 +9,7 @@ from torch.fx import Node
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
 from blockbuster_fusion.runtime.ranges import Scale
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.sizes import Span, SymbolSource

@@ -14,7 +14,7 @@ from blockbuster_fusion.plans.plan import Decision, RunnerUp, Step, StoredArray,
 from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.plans.within import guarded, stored_within
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.partition import Certificate
+from blockbuster_fusion.select.certificate import Certificate
 from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.planned.steps import PlannedGraph
 from blockbuster_fusion.torch.rivals.estimate import Estimate

@@ -18,13 +18,13 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.certificate import Certificate
 from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.select.floors import Floors
 from blockbuster_fusion.select.fusers import Fuser
 from blockbuster_fusion.select.ideals import Caps
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.select.order import members
-from blockbuster_fusion.select.partition import Certificate
 from blockbuster_fusion.select.selection import Selected, Selection
 from blockbuster_fusion.select.units import Units, contracted
 from blockbuster_fusion.torch.capture.describe import described
