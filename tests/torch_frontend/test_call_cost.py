@@ -12,16 +12,21 @@ COST = 25e-6
 
 
 def chooser(target: str, library: Seconds, kernels: Seconds, rest: Seconds | None = None) -> Any:
-    """As much of a chooser as weighs a call: one part won, and another one stays with PyTorch."""
-    won = SimpleNamespace(library=library, kernels=kernels)
+    """As much of a chooser as weighs a call: one part won, and another one stays with PyTorch.
+
+    An operator that the graph does not hold any more counts for nothing.
+    """
+    won, gone = (SimpleNamespace(library=library, kernels=kernels) for _ in range(2))
     left = {} if rest is None else dict.fromkeys("ab", SimpleNamespace(library=rest))
-    return SimpleNamespace(
-        machine=SimpleNamespace(target=target),
-        parts=SimpleNamespace(libraries=left),
-        won=[((), won)],
-        gain=library.total() - kernels.total(),
-        recognised=0.0,
+    module = SimpleNamespace(graph=SimpleNamespace(nodes=["a", "b"]))
+    made: Any = Chooser.__new__(Chooser)
+    made.machine = SimpleNamespace(target=target)
+    made.parts = SimpleNamespace(
+        libraries={**left, "gone": gone}, analysis=SimpleNamespace(module=module)
     )
+    made.won = [((), won)]
+    made.gain, made.recognised = library.total() - kernels.total(), 0.0
+    return made
 
 
 @pytest.mark.parametrize(

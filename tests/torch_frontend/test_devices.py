@@ -76,8 +76,8 @@ def test_calls_are_timed_on_their_device(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_graph_is_compiled_for_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus, found = GPUs(monkeypatch), list[int]()
-    graph = part_of(("cuda:1", (3, 4)))[0].graph
+    graph, found = part_of(("cuda:1", (3, 4)))[0].graph, list[int]()
+    gpus = GPUs(monkeypatch)
     monkeypatch.setattr(compile_graph, "_compiled", lambda *_: found.append(gpus.current))
     compile_graph.compile_graph(GraphModule({}, graph))
     assert found == [1]
