@@ -76,6 +76,11 @@ def test_random_programs(first: int) -> None:
         check(seed)
 
 
+def test_a_block_that_is_stored_in_rows_and_read_in_columns() -> None:
+    """The stream of its rows had no place for its columns: the kernel could not be printed."""
+    check(91)
+
+
 @pytest.mark.long
 def test_many_programs() -> None:
     for seed in range(1000, 1000 + LONG):

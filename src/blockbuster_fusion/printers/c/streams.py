@@ -167,7 +167,7 @@ def _streams(
         run = _run(body[at:], plan, apart)
         frames = dict.fromkeys(tuple(order(_widest(s))) for s in run)
         frame = max(frames, key=lambda f: len(_fitting(run, f, order)), default=())
-        fitting = _fitting(run, frame, order)
+        fitting = _stored_in_rows(_fitting(run, frame, order), frame, order, everywhere, plan)
         if frame and _is_worth_it(fitting):
             outer, last = frame[:-1], frame[-1]
             items = tuple(items_of(fitting, last, everywhere))
@@ -235,6 +235,27 @@ def _fitting(
             break
         count += 1
     return tuple(run[:count])
+
+
+def _stored_in_rows(
+    statements: tuple[Statement, ...],
+    frame: Sequence[Span],
+    order: Order,
+    everywhere: Sequence[Statement],
+    plan: StreamPlan,
+) -> tuple[Statement, ...]:
+    """The first statements, up to a store of a block whose rows are columns of the frame.
+
+    A block that lies where it was loaded from is turned, if nothing else reads it (`_turn`).
+    """
+    stores = [(at, s.tile) for at, s in enumerate(statements) if isinstance(s, Store)]
+    for at, tile in stores if frame else ():
+        if frame[-1] not in tile.spans or tuple(order(tile))[-1] == frame[-1]:
+            continue
+        readers = [s for s in everywhere if tile in read(s)]
+        if tile not in plan.views or not all(s in statements for s in readers):
+            return _stored_in_rows(statements[:at], frame, order, everywhere, plan)
+    return statements
 
 
 def _is_worth_it(statements: Sequence[Statement]) -> bool:
