@@ -16,7 +16,7 @@ def chooser(target: str, library: Seconds, kernels: Seconds, rest: Seconds | Non
 
     An operator that the graph does not hold any more counts for nothing.
     """
-    won, gone = (SimpleNamespace(library=library, kernels=kernels) for _ in range(2))
+    won, gone = (SimpleNamespace(library=library, kernels=kernels, nodes=()) for _ in "12")
     left = {} if rest is None else dict.fromkeys("ab", SimpleNamespace(library=rest))
     module = SimpleNamespace(graph=SimpleNamespace(nodes=["a", "b"]))
     made: Any = Chooser.__new__(Chooser)

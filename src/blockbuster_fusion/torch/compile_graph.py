@@ -46,7 +46,7 @@ from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.corrections import MOST, Checked, checked
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
 from blockbuster_fusion.torch.rivals.estimate import Estimate
-from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
 
 FEW_OPERATORS = 24
@@ -153,11 +153,15 @@ class _WeighedGraph:
         none = Checked(math.inf, 0.0, math.inf)
         return none if self.chooser is None else checked(self.chooser, self.groups)
 
-    @property
-    def is_slower(self) -> bool:
-        """True if PyTorch would take less time for all of it, by what was measured."""
-        is_free = self.chooser is not None and self.chooser.may_leave_all and self.parts.pays
-        return is_free and self.checked.captured < self.checked.seconds
+    def give_up_if_slower(self) -> None:
+        """Has PyTorch run all of it if that takes less time, by what was measured."""
+        chooser, has_kernels = self.chooser, bool(self.weighed.choices)
+        if chooser is None or not has_kernels or not chooser.may_leave_all:
+            return
+        if self.checked.captured < self.checked.seconds:
+            chooser.give_up_all()
+            self.weighed = _Weighed(crossings=self.weighed.crossings)
+            del self.groups
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -223,7 +227,8 @@ def _corrected(
         if not tried[-1].checked.is_mispredicted:
             break
     best = min(reversed(tried), key=lambda graph: graph.checked.seconds)
-    return weighed(replace(weighing, given_up=ALL)) if best.is_slower else best
+    best.give_up_if_slower()
+    return best
 
 
 def _ranged(several: Sequence[_WeighedGraph], division: Division) -> CompiledGraph:

@@ -388,7 +388,17 @@ class Chooser(PartWeigher):
     @property
     def captured(self) -> Seconds:
         """The time of all operators if PyTorch ran them, but for what it recognises."""
-        return sum((x.library for _, x in self.won), self.left)
+        made, several = sum((x.library for _, x in self.won), self.left), self.several_times
+        return made + self.spent(several) if several else made
+
+    @property
+    def several_times(self) -> list[Node]:
+        """The cheap operators that several parts compute anew, so that none counts them."""
+        analysis, libraries = self.parts.analysis, self.parts.libraries
+        counted = {name for _, x in self.won for name in x.nodes}
+        anew = sorted(self.anew([n for nodes, _ in self.won for n in nodes]))
+        anew = [n for n in anew if n not in libraries and n.name not in counted]
+        return [n for n in anew if analysis.kind(n) is not Kind.VIEW]
 
     # ---------------------------------------------------------------- moves
 
@@ -424,6 +434,12 @@ class Chooser(PartWeigher):
         graph, libraries = analysis.module.graph, self.parts.libraries
         made = [(x.collapse(graph, replaced), libraries[x.members[0]]) for x in found]
         self.parts.leave({node: choice for (node,), choice in made})
+
+    def give_up_all(self) -> None:
+        """Moves all operators to PyTorch after the choice, as the kernels are slower together."""
+        self.analyse(self.parts.analysis.library)
+        self.leave_all(WHOLE)
+        self.restore_linears()
 
     def leave_all(self, reason: str) -> None:
         """Moves all operators to PyTorch."""

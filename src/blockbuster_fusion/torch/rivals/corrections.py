@@ -60,18 +60,15 @@ def checked(chooser: Chooser, groups: Iterable[Group]) -> Checked:
     equal: dict[int, list[Fused]] = {}
     for fused in (g for g in groups if isinstance(g, Fused)):
         equal.setdefault(id(fused.executable), []).append(fused)
+    found = [(alike, _estimate(chooser, alike[0])) for alike in equal.values()]
     call = chooser.weighing.call_cost(chooser.machine.target) if chooser.parts.pays else 0.0
     whole, excess = chooser.left + Seconds(0.0, call), 0.0
-    for alike in equal.values():
-        made = _estimate(chooser, alike[0])
-        spent = made.seconds
-        if made.basis == "predicted":
-            spent = replace(spent, device=spent.device * made.error)
-        else:
-            excess += sum(max(0.0, spent.device - _counted(chooser, x)) for x in alike)
-            for fused in alike:
-                _note(chooser, fused, made)
+    for alike, made in found:
+        error = made.error if made.basis == "predicted" else 1.0
+        spent = replace(made.seconds, device=made.seconds.device * error)
+        excess += sum(max(0.0, spent.device - _counted(chooser, x)) for x in alike)
         whole += spent * len(alike)
+    _note(chooser, found)
     captured = chooser.total(chooser.captured) + chooser.recognised
     return Checked(chooser.total(whole), excess, captured)
 
@@ -98,14 +95,24 @@ def _counted(chooser: Chooser, fused: Fused) -> float:
     return made.seconds.device * math.pow(made.error, power)
 
 
-def _note(chooser: Chooser, fused: Fused, made: Estimate) -> None:
-    """Keeps the measured time of a part's kernels: for the part as it is, and as it won."""
-    nodes, estimates = fused.part.nodes, chooser.estimates
-    before = estimates.known.get(chooser.weighed_as.get(nodes))
-    if before is not None:
+def _note(chooser: Chooser, found: Iterable[tuple[list[Fused], Estimate]]) -> None:
+    """Keeps the times of parts: for the parts as they are, and as they won.
+
+    Of several that won as one, and differ now, the longest time counts for what won.
+    """
+    estimates, now, won = chooser.estimates, set[object](), dict[object, Estimate]()
+    for alike, made in found:
+        now.add(estimates.key(alike[0].part.nodes))
+        estimates.note(alike[0].part.nodes, made)
+        for place in {chooser.weighed_as.get(x.part.nodes) for x in alike}:
+            longest = max(made, won.get(place, made), key=lambda x: x.seconds.device)
+            if made.basis != "predicted":
+                won[place] = longest
+    for place in won.keys() & estimates.known.keys() - now:
+        made = won[place]
+        before = estimates.known[place]
         known = replace(before, seconds=made.seconds, basis=made.basis, error=made.error)
-        estimates.known[chooser.weighed_as[nodes]] = known
-    estimates.note(nodes, made)
+        estimates.known[place] = known
 
 
 def has_product(parts: PartCompiler, nodes: Iterable[Node]) -> bool:
