@@ -23,10 +23,7 @@ from helpers.offline import Captured, captured
 from helpers.structured_costs import FlooredCosts, joined
 from helpers.zoo import ARCHITECTURES, ZOO
 
-pytestmark = [  # of transformers' own
-    pytest.mark.filterwarnings("ignore:.*lru_cache:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*lru_cache:UserWarning")  # of transformers' own
 
 MACHINES = {"cpu": FOUR_CORES, "cuda": known()["h200"]}
 FEW = ("llama", "gpt2", "bert", "gemma2", "vit")
