@@ -1,4 +1,4 @@
-"""What a test of models leaves behind, or measures, does not change another one."""
+"""Fixtures of models' tests: nothing that one leaves behind or measures changes another one."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

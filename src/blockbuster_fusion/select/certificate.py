@@ -1,4 +1,4 @@
-"""What is proven of a partition's cost."""
+"""The certificate of a partition: its cost, and a bound of all others."""
 
 from dataclasses import dataclass
 

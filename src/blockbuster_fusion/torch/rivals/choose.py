@@ -32,6 +32,7 @@ from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.collector import paused_collector
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
+from blockbuster_fusion.torch.rivals.account import Account
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.custom import found_custom
@@ -48,7 +49,6 @@ from blockbuster_fusion.torch.rivals.fusers import (
 )
 from blockbuster_fusion.torch.rivals.later_sizes import joint_crossings
 from blockbuster_fusion.torch.rivals.linears import found_linears
-from blockbuster_fusion.torch.rivals.part_weigher import PartWeigher
 from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE
 from blockbuster_fusion.torch.rivals.rest import rest_of, rest_units
 from blockbuster_fusion.torch.rivals.trials import Trials
@@ -60,19 +60,13 @@ FEW = 4
 """The candidates that are priced of the rest, which takes little time."""
 
 
-class Chooser(PartWeigher):
+class Chooser(Account):
     """Selects the parts of a graph, and moves operators to PyTorch where that is faster."""
 
     def __init__(self, parts: PartCompiler, machine: Machine, weighing: Weighing) -> None:
         super().__init__(parts, machine, weighing)
         time_left = weighing.trial_time
         self.trials = Trials(self.tuner, machine.target, time_left, strict=parts.options.strict)
-        self.gain, self.recognised = 0.0, 0.0
-        """The seconds that kernels win, and that recognised composites win."""
-        self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
-        """The parts that kernels run, with the times."""
-        self.gains: dict[str, float] = {}
-        """The seconds that kernels win, by the kinds of parts."""
         self.crossings: dict[object, list[Crossing]] = {}
         """The sizes between which the faster one changes, by part: those that moved count too."""
         self.lost: dict[tuple[Node, ...], LibraryChoice] = {}
@@ -82,9 +76,6 @@ class Chooser(PartWeigher):
         self.certificate: Certificate | None = None
         self.kinds: dict[str, tuple[str, object]] = {}
         """The kinds of parts and the keys of their estimates, by the keys of parts."""
-        self.weighed_as: dict[tuple[Node, ...], object] = {}
-        """The keys of the estimates with which kernels won parts: they may read other arrays now,
-        as PyTorch's operators make what a part would have computed anew."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
@@ -352,53 +343,6 @@ class Chooser(PartWeigher):
     def kind_of(self, nodes: Sequence[Node]) -> tuple[str, object]:
         """The kind of a part, and the key of its estimate."""
         return self.estimates.kind(nodes), self.estimates.key(nodes)
-
-    def win(
-        self,
-        nodes: Sequence[Node],
-        choice: LibraryChoice,
-        seconds: Seconds,
-        kind: str,
-        weighed_as: object,
-    ) -> None:
-        """Notes a part that kernels run, with what they win."""
-        self.won.append((nodes, choice))
-        self.weighed_as[(*nodes,)] = weighed_as
-        self.gain += self.total(choice.library) - self.total(seconds)
-        gain = self.total(choice.library) - self.total(choice.kernels)
-        self.gains[kind] = self.gains.get(kind, 0.0) + gain
-
-    def pays(self, call_cost: float) -> bool:
-        """True if kernels win more than a call of the compiled graph costs.
-
-        A GPU works while the host calls: the longer of both times counts, of the whole graph.
-        """
-        if self.machine.target == "cpu" or math.isinf(self.gain):
-            return self.gain + self.recognised >= call_cost
-        ours = sum((x.kernels for _, x in self.won), self.left) + Seconds(0.0, call_cost)
-        return ours.total() < self.captured.total() + self.recognised
-
-    @property
-    def left(self) -> Seconds:
-        """The time of the operators that PyTorch runs."""
-        alive = {*self.parts.analysis.module.graph.nodes}
-        found = {id(x): x.library for n, x in self.parts.libraries.items() if n in alive}
-        return sum(found.values(), Seconds(0.0))
-
-    @property
-    def captured(self) -> Seconds:
-        """The time of all operators if PyTorch ran them, but for what it recognises."""
-        made, several = sum((x.library for _, x in self.won), self.left), self.several_times
-        return made + self.spent(several) if several else made
-
-    @property
-    def several_times(self) -> list[Node]:
-        """The cheap operators that several parts compute anew, so that none counts them."""
-        analysis, libraries = self.parts.analysis, self.parts.libraries
-        counted = {name for _, x in self.won for name in x.nodes}
-        anew = sorted(self.anew([n for nodes, _ in self.won for n in nodes]))
-        anew = [n for n in anew if n not in libraries and n.name not in counted]
-        return [n for n in anew if analysis.kind(n) is not Kind.VIEW]
 
     # ---------------------------------------------------------------- moves
 
