@@ -29,6 +29,7 @@ from blockbuster_fusion.torch.captured_call import captured_call
 from blockbuster_fusion.torch.compile_graph import compile_graph
 from blockbuster_fusion.torch.compiled_graph import CompiledGraph
 from blockbuster_fusion.torch.direct import has_modes, is_direct, metadata_now
+from blockbuster_fusion.torch.machines import gpu_of
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
@@ -250,12 +251,6 @@ WHOLE = (
     *("nll_loss_forward", "xlogy.Tensor"),
 )
 """Operators that stay as they are: PyTorch's own kernel for each is a rival of ours."""
-
-
-def gpu_of(examples: Iterable[Any]) -> torch.device | None:
-    """The GPU that holds the inputs of a call, or None."""
-    arrays = (x for x in examples if isinstance(x, torch.Tensor))
-    return next((x.device for x in arrays if x.is_cuda), None)
 
 
 def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:

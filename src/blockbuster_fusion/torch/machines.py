@@ -1,8 +1,10 @@
 """The machine that a model runs on."""
 
 import re
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -24,6 +26,12 @@ def machine_for(target: str, threads: int | None = None) -> Machine:
     if not torch.cuda.is_available():
         return known()[USUAL_GPU]
     return _gpu(gpu_name(), torch.cuda.current_device())
+
+
+def gpu_of(examples: Iterable[Any]) -> torch.device | None:
+    """The GPU that holds the inputs of a call, or None."""
+    arrays = (x for x in examples if isinstance(x, torch.Tensor))
+    return next((x.device for x in arrays if x.is_cuda), None)
 
 
 def as_current(device: torch.device) -> AbstractContextManager[object]:

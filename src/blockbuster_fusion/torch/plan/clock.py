@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from blockbuster_fusion.torch.machines import gpu_of
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep
 
@@ -25,8 +26,7 @@ class TimedPlan(ModelPlan):
 
     def __call__(self, *given: Any) -> list[Any]:
         if not self.measured:
-            arrays = (x for x in given if isinstance(x, torch.Tensor))
-            gpu = next((x.device for x in arrays if x.is_cuda), None)
+            gpu = gpu_of(given)
             for _ in range(RUNS):
                 values = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
                 self.run(values, self.length(values), _Clock(self.measured, gpu))
